@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Devices, contexts and their memory. */
+#include "internal.h"
+#include "../cpu/level.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#ifndef ATTN_BUILD_TEXT
+#  define ATTN_BUILD_TEXT "unknown build"
+#endif
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+
+uint32_t attn_version(void)
+{
+    return ATTN_VERSION_MAJOR << 16 | ATTN_VERSION_MINOR << 8 | ATTN_VERSION_PATCH;
+}
+
+#define LEVEL(name) " " #name
+static const char build_info[] = "attn " TEXT(ATTN_VERSION_MAJOR) "." TEXT(ATTN_VERSION_MINOR) "." TEXT(
+    ATTN_VERSION_PATCH) " (" ATTN_BUILD_TEXT "; backends: cpu reference; cpu levels:"
+#include "../cpu/levels.inc"
+    ")";
+#undef LEVEL
+
+const char *attn_build_info(void)
+{
+    return build_info;
+}
+
+/* ---- devices ---------------------------------------------------------------------------------------------- */
+
+attn_status attn_device_count(int32_t *count)
+{
+    if (!count) return attn_fail(ATTN_INVALID_ARGUMENT, "count is NULL");
+    *count = 1; /* the CPU; the CUDA backend will add its GPUs */
+    return ATTN_OK;
+}
+
+attn_status attn_device_get(int32_t index, attn_device_info *info)
+{
+    if (!info) return attn_fail(ATTN_INVALID_ARGUMENT, "info is NULL");
+    if (index != 0) return attn_fail(ATTN_INVALID_ARGUMENT, "index %d: there is 1 device", index);
+    attn_host host = attn_cpu_host();
+    attn_device_info full = {
+        .backend = ATTN_BACKEND_CPU,
+        .units = host.cores,
+        .memory_bytes = host.memory_bytes,
+    };
+    snprintf(full.name, sizeof full.name, "%s", host.name);
+    snprintf(full.arch, sizeof full.arch, "%s", attn_cpu_best_level()->name);
+    return attn_export(info, &full, sizeof full, "info");
+}
+
+/* ---- context ------------------------------------------------------------------------------------------------ */
+
+static void *default_alloc(void *user, size_t bytes, size_t align)
+{
+    (void)user;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void default_release(void *user, void *ptr)
+{
+    (void)user;
+    free(ptr);
+}
+
+enum { HOST_ALIGN = 64 };
+
+void *attn_context_alloc(const attn_context *ctx, size_t bytes)
+{
+    if (bytes > PTRDIFF_MAX - HOST_ALIGN) return NULL;
+    return ctx->alloc(ctx->user, bytes ? bytes : 1, HOST_ALIGN);
+}
+
+void attn_context_release(const attn_context *ctx, void *ptr)
+{
+    if (ptr) ctx->release(ctx->user, ptr);
+}
+
+void attn_log(const attn_context *ctx, int level, const char *format, ...)
+{
+    if (!ctx->log) return;
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    ctx->log(ctx->user, level, text);
+}
+
+/* Option first, then environment: the environment is read first and overwritten. */
+static attn_status read_force(const attn_config *config, attn_force *force)
+{
+    const char *environment = getenv("ATTN_FORCE");
+    if (environment) ATTN_TRY(attn_force_parse(force, environment, "ATTN_FORCE"));
+    if (config->backend != ATTN_BACKEND_AUTO) force->backend = config->backend;
+    if (config->num_threads) force->threads = config->num_threads;
+    if (config->force) ATTN_TRY(attn_force_parse(force, config->force, "config.force"));
+    if (config->backend != ATTN_BACKEND_AUTO && force->backend != config->backend)
+        return attn_fail(ATTN_INVALID_ARGUMENT, "config.force: backend differs from config.backend");
+    return ATTN_OK;
+}
+
+static attn_status check_config(const attn_config *config)
+{
+    if (config->backend < ATTN_BACKEND_AUTO || config->backend > ATTN_BACKEND_REFERENCE)
+        return attn_fail(ATTN_INVALID_ARGUMENT, "config.backend: %d is no attn_backend", config->backend);
+    if (config->num_threads < 0 || config->num_threads > 65536)
+        return attn_fail(ATTN_INVALID_ARGUMENT, "config.num_threads: %d is not in 0 .. 65536", config->num_threads);
+    if (config->flags & ~ATTN_CFG_CHECK_INDICES)
+        return attn_fail(ATTN_INVALID_ARGUMENT, "config.flags: unknown bits in 0x%x", config->flags);
+    if (!config->alloc != !config->release)
+        return attn_fail(ATTN_INVALID_ARGUMENT, "config.alloc and config.release: give both or neither");
+    return ATTN_OK;
+}
+
+/* The backend that serves this context. */
+static attn_status choose_backend(const attn_config *config, int32_t backend, const attn_backend_table **table)
+{
+    if (backend == ATTN_BACKEND_CUDA)
+        return attn_fail(ATTN_NO_DEVICE, "backend cuda: this library was built without CUDA");
+    if (config->backend != ATTN_BACKEND_AUTO && config->device != 0)
+        return attn_fail(ATTN_NO_DEVICE, "config.device: %d: the backend has device 0 only", config->device);
+    *table = backend == ATTN_BACKEND_REFERENCE ? &attn_ref_backend : &attn_cpu_backend;
+    return ATTN_OK;
+}
+
+attn_status attn_create(const attn_config *given, attn_context **out)
+{
+    if (!out) return attn_fail(ATTN_INVALID_ARGUMENT, "out is NULL");
+    *out = NULL;
+    attn_config config = ATTN_CONFIG_INIT;
+    attn_force force = {0};
+    const attn_backend_table *backend = NULL;
+    if (given) ATTN_TRY(attn_import(&config, sizeof config, given, "config"));
+    ATTN_TRY(check_config(&config));
+    ATTN_TRY(read_force(&config, &force));
+    ATTN_TRY(choose_backend(&config, force.backend, &backend));
+    if (force.isa[0] && !attn_cpu_find_level(force.isa))
+        return attn_fail(ATTN_INVALID_ARGUMENT, "isa=%s: not in this build or not on this processor; the build has%s",
+                         force.isa, attn_cpu_level_names());
+
+    attn_context made = {
+        .backend = backend,
+        .force = force,
+        .flags = config.flags,
+        .alloc = config.alloc ? config.alloc : default_alloc,
+        .release = config.release ? config.release : default_release,
+        .log = config.log,
+        .user = config.user,
+    };
+    made.threads = force.threads ? force.threads : attn_cpu_host().cores;
+    attn_context *ctx = attn_context_alloc(&made, sizeof *ctx);
+    if (!ctx) return attn_fail(ATTN_OUT_OF_MEMORY, "no memory for a context");
+    *ctx = made;
+    attn_cpu_watch_forks();
+    attn_log(ctx, 2, "context: backend %s, %d threads", backend->name, ctx->threads);
+    *out = ctx;
+    return ATTN_OK;
+}
+
+void attn_destroy(attn_context *ctx)
+{
+    if (ctx) attn_context_release(ctx, ctx);
+}
+
+/* ---- memory: host only so far ---------------------------------------------------------------------------------- */
+
+static attn_status check_context(const attn_context *ctx)
+{
+    return ctx ? ATTN_OK : attn_fail(ATTN_INVALID_ARGUMENT, "ctx is NULL");
+}
+
+attn_status attn_malloc(attn_context *ctx, int32_t device, size_t bytes, void **out)
+{
+    ATTN_TRY(check_context(ctx));
+    if (!out) return attn_fail(ATTN_INVALID_ARGUMENT, "out is NULL");
+    *out = NULL;
+    if (device != 0) return attn_fail(ATTN_NO_DEVICE, "device %d: there is 1 device", device);
+    *out = attn_context_alloc(ctx, bytes);
+    return *out ? ATTN_OK : attn_fail(ATTN_OUT_OF_MEMORY, "no host memory for %zu bytes", bytes);
+}
+
+void attn_free(attn_context *ctx, void *ptr)
+{
+    if (ctx) attn_context_release(ctx, ptr);
+}
+
+static attn_status copy(attn_context *ctx, void *dst, const void *src, size_t bytes)
+{
+    ATTN_TRY(check_context(ctx));
+    if (bytes && !dst) return attn_fail(ATTN_INVALID_ARGUMENT, "dst is NULL");
+    if (bytes && !src) return attn_fail(ATTN_INVALID_ARGUMENT, "src is NULL");
+    if (bytes) memmove(dst, src, bytes);
+    return ATTN_OK;
+}
+
+attn_status attn_upload(attn_context *ctx, void *dst, const void *src, size_t bytes, const attn_exec *exec)
+{
+    (void)exec;
+    return copy(ctx, dst, src, bytes);
+}
+
+attn_status attn_download(attn_context *ctx, void *dst, const void *src, size_t bytes, const attn_exec *exec)
+{
+    (void)exec;
+    return copy(ctx, dst, src, bytes);
+}
+
+attn_status attn_sync(attn_context *ctx, const attn_exec *exec)
+{
+    (void)exec;
+    return check_context(ctx);
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the host side shares: errors, the context, and the table that each backend fills. */
+#ifndef ATTN_INTERNAL_H
+#define ATTN_INTERNAL_H
+
+#include "attn/attn.h"
+#include "append_job.h"
+#include "job.h"
+#include <stdbool.h>
+
+/* ---- errors --------------------------------------------------------------------------------------------- */
+
+/* Sets this thread's error text and returns `status`. */
+attn_status attn_fail(attn_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#define ATTN_TRY(call) \
+    do { \
+        attn_status try_status_ = (call); \
+        if (try_status_ != ATTN_OK) return try_status_; \
+    } while (0)
+
+/* ---- forced choices --------------------------------------------------------------------------------------- */
+
+typedef struct attn_force {
+    int32_t backend; /* attn_backend; AUTO: not forced */
+    int32_t splits, threads; /* 0: not forced */
+    bool stage_never;
+    char isa[16], kernel[64]; /* "": not forced */
+} attn_force;
+
+/* Reads "key=value,..." into `force`; `source` names it in errors. Keys given twice: the last one counts. */
+attn_status attn_force_parse(attn_force *force, const char *words, const char *source);
+
+/* ---- context ---------------------------------------------------------------------------------------------- */
+
+typedef struct attn_backend_table attn_backend_table;
+
+struct attn_context {
+    const attn_backend_table *backend;
+    attn_force force;
+    int32_t threads;
+    uint32_t flags;
+    void *(*alloc)(void *user, size_t bytes, size_t align);
+    void (*release)(void *user, void *ptr);
+    void (*log)(void *user, int level, const char *text);
+    void *user;
+};
+
+/* Host memory of the library, aligned to 64 bytes, from the context's allocator. */
+void *attn_context_alloc(const attn_context *ctx, size_t bytes);
+void attn_context_release(const attn_context *ctx, void *ptr);
+void attn_log(const attn_context *ctx, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* ---- validated calls ---------------------------------------------------------------------------------------- */
+
+typedef struct attn_merge_job {
+    int32_t parts;
+    const attn_tensor *out_parts, *lse_parts; /* validated; all of out's shape */
+    attn_view out, lse; /* lse.data NULL: not wanted */
+    int64_t shape[4];
+} attn_merge_job;
+
+/* Each checks everything that is wrong on every device, and fills the job. */
+attn_status attn_validate_problem(const attn_problem *problem, attn_job *job);
+attn_status attn_validate_grads(const attn_problem *problem, const attn_grads *grads, attn_job *job);
+attn_status attn_validate_append(const attn_append *append, attn_append_job *job);
+attn_status attn_validate_merge(int32_t n, const attn_tensor *out_parts, const attn_tensor *lse_parts,
+                                const attn_tensor *out, const attn_tensor *lse, attn_merge_job *job);
+attn_status attn_validate_keep(const attn_job *job, const attn_tensor *keep, attn_view *view);
+/* Copies a caller's struct of any struct_size into ours; zeros what it lacks; refuses a non-zero tail. */
+attn_status attn_import(void *ours, size_t our_size, const void *theirs, const char *name);
+/* The way back for structs that the library fills: as much as the caller's struct_size has room for. */
+attn_status attn_export(void *theirs, const void *ours, size_t our_size, const char *name);
+
+/* ---- backends ------------------------------------------------------------------------------------------------- */
+
+/* A backend answers what it can do by filling the plan (kernel, isa, threads, splits, workspace), or UNSUPPORTED with
+ * the reason. The calls get the plan of their own query and a workspace of at least plan->workspace_bytes. */
+struct attn_backend_table {
+    attn_backend id;
+    const char *name;
+    attn_status (*plan)(const attn_context *ctx, attn_op op, const attn_job *job, attn_plan *plan);
+    attn_status (*forward)(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace);
+    attn_status (*backward)(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace);
+    attn_status (*append)(const attn_context *ctx, const attn_append_job *job);
+    attn_status (*merge)(const attn_context *ctx, const attn_merge_job *job);
+    attn_status (*dropout_mask)(const attn_context *ctx, const attn_job *job, const attn_view *keep);
+};
+
+extern const attn_backend_table attn_cpu_backend, attn_ref_backend;
+
+/* ---- host threads ----------------------------------------------------------------------------------------------- */
+
+typedef struct attn_host {
+    int32_t cores; /* physical cores that this process may use now */
+    uint64_t memory_bytes;
+    char name[64];
+} attn_host;
+
+attn_host attn_cpu_host(void);
+
+/* Calls body(arg, task, thread) for every task of [0, tasks) on a team of at most `threads`, thread < threads. Tasks are
+ * handed out in ascending order. One thread after a fork; OpenMP's own rules inside a parallel region. */
+typedef void attn_task(void *arg, int64_t task, int32_t thread);
+void attn_cpu_parallel(int32_t threads, int64_t tasks, attn_task *body, void *arg);
+/* Makes children of a later fork() serial. */
+void attn_cpu_watch_forks(void);
+
+#endif

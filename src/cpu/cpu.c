@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The CPU backend: its levels and its table. */
+#include "level.h"
+
+static const attn_cpu_level *const levels[] = {
+#define LEVEL(name) &attn_cpu_level_##name,
+#include "levels.inc"
+#undef LEVEL
+};
+enum { LEVELS = sizeof levels / sizeof *levels };
+
+const attn_cpu_level *attn_cpu_find_level(const char *name)
+{
+    for (int n = 0; n < LEVELS; n++)
+        if (strcmp(levels[n]->name, name) == 0) return levels[n];
+    return NULL;
+}
+
+const attn_cpu_level *attn_cpu_best_level(void)
+{
+    return levels[LEVELS - 1];
+}
+
+const char *attn_cpu_level_names(void)
+{
+#define LEVEL(name) " " #name
+    return
+#include "levels.inc"
+        ;
+#undef LEVEL
+}
+
+static attn_status plan_cpu(const attn_context *ctx, attn_op op, const attn_job *job, attn_plan *plan)
+{
+    if (op == ATTN_OP_BACKWARD)
+        return attn_fail(ATTN_UNSUPPORTED,
+                         "backward is not implemented on the CPU yet; the reference backend computes it in float64");
+    return attn_cpu_plan_forward(ctx, job, plan);
+}
+
+const attn_backend_table attn_cpu_backend = {
+    .id = ATTN_BACKEND_CPU,
+    .name = "cpu",
+    .plan = plan_cpu,
+    .forward = attn_cpu_forward,
+    .append = attn_cpu_append,
+    .merge = attn_cpu_merge,
+    .dropout_mask = attn_cpu_dropout_mask,
+};

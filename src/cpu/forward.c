@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Schedules a forward call: cuts it into blocks of query rows x key pieces, lets threads compute them in any order, folds
+ * pieces in key order, and writes rows. docs/semantics.md section 8 says why the cut may depend on nothing but
+ * the sequence itself.
+ *
+ * Workspace: per thread the level's scratch; per sequence where its tasks and partial results start; and, only for sequences cut
+ * into pieces, partial results [kv head][row][piece][Dv + 2] in float32. */
+#include "level.h"
+#include "rows.h"
+#include <stdio.h>
+
+enum {
+    DECODE_ROWS = 16,  /* up to this Sq the keys are cut, so that a few queries can keep many threads busy */
+    CHUNK = 1024       /* keys of a piece then: 40 us of work and more, 8 bytes of partial result a key at Dv = 128 */
+};
+
+typedef struct sequence_start {
+    int64_t task, partial; /* tasks and partial results (of Dv + 2 floats) of all sequences before */
+} sequence_start;
+
+typedef struct forward_call {
+    const attn_job *job;
+    const attn_cpu_level *level;
+    uint64_t dropout_key;
+    sequence_start *start; /* [batch + 1] */
+    float *partials;
+    char *scratch;
+    size_t scratch_bytes; /* of a thread */
+} forward_call;
+
+/* ---- the cut ----------------------------------------------------------------------------------------------------- */
+
+/* Keys of a piece of a sequence; no piece is empty unless the sequence is. */
+static int64_t piece_keys(const attn_job *job, int k_cols, int64_t q_len, int64_t k_len)
+{
+    if (job->num_splits) return attn_max(k_cols, attn_round_up(attn_ceil_div(k_len, job->num_splits), k_cols));
+    return q_len <= DECODE_ROWS ? CHUNK : attn_max(k_len, 1);
+}
+
+static int64_t piece_count(const attn_job *job, int k_cols, int64_t q_len, int64_t k_len)
+{
+    return attn_max(1, attn_ceil_div(k_len, piece_keys(job, k_cols, q_len, k_len)));
+}
+
+static int64_t row_tiles(const attn_job *job, int q_rows, int64_t q_len)
+{
+    return attn_ceil_div(q_len * job->group, q_rows);
+}
+
+/* Partial results that any lengths within these sizes can need, without reading length arrays. */
+static int64_t partial_bound(const attn_job *job)
+{
+    int64_t q_room = job->q_span.room, k_room = job->kv_span.room;
+    if (!job->kv_span.offsets) k_room = attn_min(k_room, job->max_k);
+    if (!job->q_span.offsets) q_room = attn_min(q_room, job->max_q);
+    if (job->num_splits) {
+        if (job->num_splits == 1) return 0;
+        return job->heads_q * (job->q_span.offsets ? q_room : job->batch * q_room) * job->num_splits;
+    }
+    bool lengths = job->q_span.offsets || job->q_span.used || job->q_span.start;
+    if (k_room <= CHUNK || (!lengths && q_room > DECODE_ROWS)) return 0;
+    int64_t pieces = job->kv_span.offsets ? k_room / CHUNK + job->batch : job->batch * attn_ceil_div(k_room, CHUNK);
+    return job->heads_q * attn_min(q_room, DECODE_ROWS) * pieces;
+}
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan)
+{
+    const attn_cpu_level *level = ctx->force.isa[0] ? attn_cpu_find_level(ctx->force.isa) : attn_cpu_best_level();
+    size_t partials, starts, scratch;
+    int64_t floats = partial_bound(job);
+    if (__builtin_mul_overflow((size_t)floats, (size_t)(job->head_dim_v + 2) * sizeof(float), &partials) ||
+        __builtin_mul_overflow((size_t)job->batch + 1, sizeof(sequence_start), &starts) ||
+        __builtin_mul_overflow((size_t)ctx->threads, level->scratch_bytes(job), &scratch) ||
+        partials > PTRDIFF_MAX / 4 || starts > PTRDIFF_MAX / 4 || scratch > PTRDIFF_MAX / 4)
+        return attn_fail(ATTN_OUT_OF_MEMORY, "the workspace of this problem exceeds the address space");
+    plan->workspace_bytes = aligned(starts) + aligned(partials) + scratch;
+    plan->num_splits = (int32_t)piece_count(job, level->k_cols, job->max_q, job->max_k);
+    snprintf(plan->isa, sizeof plan->isa, "%s", level->name);
+    snprintf(plan->kernel, sizeof plan->kernel, "forward_%s", level->name);
+    snprintf(plan->reason, sizeof plan->reason, "host tensors, no GPU backend in this build; %s level %s",
+             ctx->force.isa[0] ? "forced" : "best", level->name);
+    return ATTN_OK;
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------------------------- */
+
+/* exp(x - base) where base is the largest of the x, which may all be -inf: then 0. */
+static float weight(float x, float largest)
+{
+    return expf(x - (largest == -INFINITY ? 0.0f : largest));
+}
+
+/* Adds the sink, divides, writes. o is scratch. */
+static void finish_row(const attn_job *job, const attn_sequence *s, int64_t h, int64_t i, float m, float l,
+                       float *o)
+{
+    float largest = m, shrink = 1.0f;
+    if (job->sink) {
+        float sink = job->sink[h];
+        largest = sink > m ? sink : m;
+        shrink = weight(m, largest);
+        l = l * shrink + weight(sink, largest);
+    }
+    for (int64_t d = 0; d < job->head_dim_v; d++) o[d] = l == 0.0f ? 0.0f : o[d] * shrink / l;
+    attn_write_row(&job->out, s->q_batch, h, s->q_row + i, job->head_dim_v, o);
+    if (job->lse.data)
+        attn_store_float(&job->lse, attn_row_offset(&job->lse, s->q_batch, h, s->q_row + i),
+                         l == 0.0f ? -INFINITY : largest + logf(l));
+}
+
+static int64_t partial_floats(const attn_job *job)
+{
+    return job->head_dim_v + 2; /* m, l, O */
+}
+
+static float *partial_of(const forward_call *call, int64_t b, int64_t rows, int64_t pieces, int64_t hkv, int64_t row,
+                         int64_t piece)
+{
+    return call->partials +
+           (call->start[b].partial + (hkv * rows + row) * pieces + piece) * partial_floats(call->job);
+}
+
+/* ---- phase 1: blocks -------------------------------------------------------------------------------------------------- */
+
+/* The sequence that task belongs to: the last one that starts at or before it. */
+static int64_t find_sequence(const forward_call *call, int64_t task)
+{
+    int64_t low = 0, high = call->job->batch;
+    while (high - low > 1) {
+        int64_t middle = (low + high) / 2;
+        if (call->start[middle].task <= task) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+static void run_block(void *arg, int64_t task, int32_t thread)
+{
+    const forward_call *call = arg;
+    const attn_job *job = call->job;
+    const attn_cpu_level *level = call->level;
+    attn_cpu_block w = {.job = job, .dropout_key = call->dropout_key};
+    w.b = find_sequence(call, task);
+    w.seq = attn_sequence_of(job, w.b);
+    int64_t rows = w.seq.q_len * job->group, tiles = row_tiles(job, level->q_rows, w.seq.q_len);
+    int64_t keys = piece_keys(job, level->k_cols, w.seq.q_len, w.seq.k_len);
+    int64_t pieces = piece_count(job, level->k_cols, w.seq.q_len, w.seq.k_len);
+
+    task -= call->start[w.b].task;
+    int64_t piece = task % pieces, tile = tiles - 1 - task / pieces / job->heads_kv; /* causal: longest first */
+    w.hkv = task / pieces % job->heads_kv;
+    w.row = tile * level->q_rows;
+    w.rows = (int)attn_min(level->q_rows, rows - w.row);
+    w.key = piece * keys;
+    w.key_end = attn_min(w.key + keys, w.seq.k_len);
+
+    attn_cpu_state state;
+    level->forward(&w, call->scratch + (size_t)thread * call->scratch_bytes, &state);
+    for (int r = 0; r < w.rows; r++) {
+        float *o = state.o + r * state.o_stride;
+        int64_t row = w.row + r;
+        if (pieces == 1) {
+            finish_row(job, &w.seq, w.hkv * job->group + row % job->group, row / job->group, state.m[r],
+                       state.l[r], o);
+            continue;
+        }
+        float *partial = partial_of(call, w.b, rows, pieces, w.hkv, row, piece);
+        partial[0] = state.m[r];
+        partial[1] = state.l[r];
+        memcpy(partial + 2, o, (size_t)job->head_dim_v * sizeof *o);
+    }
+}
+
+/* ---- phase 2: fold pieces in key order ---------------------------------------------------------------------------------- */
+
+static void fold_row(const forward_call *call, float *first, int64_t pieces)
+{
+    const int64_t dv = call->job->head_dim_v, step = partial_floats(call->job);
+    for (int64_t piece = 1; piece < pieces; piece++) {
+        const float *next = first + piece * step;
+        float largest = next[0] > first[0] ? next[0] : first[0];
+        float a = weight(first[0], largest), c = weight(next[0], largest);
+        for (int64_t d = 2; d < dv + 2; d++) first[d] = first[d] * a + next[d] * c;
+        first[1] = first[1] * a + next[1] * c;
+        first[0] = largest;
+    }
+}
+
+static void run_fold(void *arg, int64_t task, int32_t thread)
+{
+    (void)thread;
+    const forward_call *call = arg;
+    const attn_job *job = call->job;
+    int64_t b = task / job->heads_kv, hkv = task % job->heads_kv;
+    attn_sequence s = attn_sequence_of(job, b);
+    int64_t rows = s.q_len * job->group, pieces = piece_count(job, call->level->k_cols, s.q_len, s.k_len);
+    if (pieces == 1) return;
+    for (int64_t row = 0; row < rows; row++) {
+        float *first = partial_of(call, b, rows, pieces, hkv, row, 0);
+        fold_row(call, first, pieces);
+        finish_row(job, &s, hkv * job->group + row % job->group, row / job->group, first[0], first[1], first + 2);
+    }
+}
+
+/* ---- phase 3: padding rows ------------------------------------------------------------------------------------------------ */
+
+static void run_padding(void *arg, int64_t task, int32_t thread)
+{
+    (void)thread;
+    const attn_job *job = ((const forward_call *)arg)->job;
+    int64_t b = task / job->heads_q, h = task % job->heads_q;
+    attn_sequence s = attn_sequence_of(job, b);
+    for (int64_t row = s.q_room_row; row < s.q_room_row + s.q_room; row++) {
+        if (row == s.q_row) row += s.q_len;
+        if (row >= s.q_room_row + s.q_room) break;
+        char *out = attn_element(&job->out, attn_row_offset(&job->out, s.q_batch, h, row));
+        memset(out, 0, attn_dtype_bytes((attn_dtype)job->out.dtype, job->head_dim_v));
+        if (job->lse.data) attn_store_float(&job->lse, attn_row_offset(&job->lse, s.q_batch, h, row), -INFINITY);
+    }
+}
+
+/* ---- the call --------------------------------------------------------------------------------------------------------------- */
+
+attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace)
+{
+    const attn_cpu_level *level = attn_cpu_find_level(plan->isa);
+    if (!job->batch || !job->heads_q || !job->head_dim_v || !job->q_span.room) return ATTN_OK;
+    forward_call call = {
+        .job = job,
+        .level = level,
+        .dropout_key = job->has_dropout ? attn_job_dropout_key(job) : 0,
+        .start = workspace,
+        .scratch_bytes = level->scratch_bytes(job),
+    };
+    bool cut = false;
+    call.start[0] = (sequence_start){0, 0};
+    for (int64_t b = 0; b < job->batch; b++) {
+        attn_sequence s = attn_sequence_of(job, b);
+        int64_t pieces = piece_count(job, level->k_cols, s.q_len, s.k_len);
+        call.start[b + 1].task = call.start[b].task + row_tiles(job, level->q_rows, s.q_len) * job->heads_kv * pieces;
+        call.start[b + 1].partial = call.start[b].partial + (pieces > 1 ? s.q_len * job->heads_q * pieces : 0);
+        cut = cut || pieces > 1;
+    }
+    char *next = (char *)workspace + aligned((size_t)(job->batch + 1) * sizeof *call.start);
+    call.partials = (float *)next;
+    call.scratch =
+        next + aligned((size_t)(call.start[job->batch].partial * partial_floats(job)) * sizeof *call.partials);
+
+    attn_cpu_parallel(ctx->threads, call.start[job->batch].task, run_block, &call);
+    if (cut) attn_cpu_parallel(ctx->threads, job->batch * job->heads_kv, run_fold, &call);
+    if (job->q_span.used || job->q_span.start)
+        attn_cpu_parallel(ctx->threads, job->batch * job->heads_q, run_padding, &call);
+    return ATTN_OK;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What one instruction-set level offers: its kernels and their tile sizes, in one table, the only symbol that
+ * its object library exports. */
+#ifndef ATTN_CPU_LEVEL_H
+#define ATTN_CPU_LEVEL_H
+
+#include "internal.h"
+
+/* A block of query rows of one kv head against a range of keys. Row r is query r / group of head
+ * hkv * group + r % group, so that all heads of a group share each loaded key. */
+typedef struct attn_cpu_block {
+    const attn_job *job;
+    attn_sequence seq;
+    int64_t b, hkv;
+    int64_t row; /* first row */
+    int rows;    /* 1 .. q_rows of the level */
+    int64_t key, key_end;
+    uint64_t dropout_key;
+} attn_cpu_block;
+
+/* Running softmax of a block, from fresh: m the largest score, l the sum of exp(score - m), o the sum of
+ * exp(score - m) * keep * v. A row that saw no key has m = -inf, l = 0, o = 0. */
+typedef struct attn_cpu_state {
+    float *m, *l; /* [rows] */
+    float *o;     /* [rows][o_stride] */
+    int64_t o_stride;
+} attn_cpu_state;
+
+typedef struct attn_cpu_level {
+    const char *name;
+    int q_rows, k_cols;
+    size_t (*scratch_bytes)(const attn_job *job); /* of one thread; a multiple of 64 */
+    /* Fills `state` with pointers into scratch. */
+    void (*forward)(const attn_cpu_block *block, void *scratch, attn_cpu_state *state);
+} attn_cpu_level;
+
+#define LEVEL(name) extern const attn_cpu_level attn_cpu_level_##name;
+#include "levels.inc"
+#undef LEVEL
+
+const attn_cpu_level *attn_cpu_find_level(const char *name); /* NULL: not built, or not on this processor */
+const attn_cpu_level *attn_cpu_best_level(void);
+const char *attn_cpu_level_names(void); /* of the build, " scalar ..." */
+
+/* The backend's operations, forward.c to dropout.c. */
+attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan);
+attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace);
+attn_status attn_cpu_append(const attn_context *ctx, const attn_append_job *job);
+attn_status attn_cpu_merge(const attn_context *ctx, const attn_merge_job *job);
+attn_status attn_cpu_dropout_mask(const attn_context *ctx, const attn_job *job, const attn_view *keep);
+
+#endif

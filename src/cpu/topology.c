@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What hwloc knows of this machine. The topology is loaded once a process and kept: loading takes milliseconds, and
+ * Debian's plugin package would otherwise open vendor GPU libraries each time. */
+#include "internal.h"
+#include <hwloc.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static pthread_once_t load_once = PTHREAD_ONCE_INIT;
+static hwloc_topology_t topology; /* NULL: hwloc failed, sysconf answers instead */
+
+static void load_topology(void)
+{
+    static const char *const gpu_components[] = {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"};
+    hwloc_topology_t t;
+    if (hwloc_topology_init(&t) != 0) return;
+    for (size_t n = 0; n < sizeof gpu_components / sizeof *gpu_components; n++)
+        hwloc_topology_set_components(t, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, gpu_components[n]);
+    if (hwloc_topology_load(t) == 0) topology = t;
+    else hwloc_topology_destroy(t);
+}
+
+/* Physical cores of which this process may use at least one hardware thread. */
+static int32_t count_cores(void)
+{
+    hwloc_bitmap_t bound = hwloc_bitmap_alloc();
+    int32_t cores = 0;
+    if (bound && hwloc_get_cpubind(topology, bound, HWLOC_CPUBIND_PROCESS) == 0) {
+        hwloc_obj_t core = NULL;
+        while ((core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core)) != NULL)
+            cores += hwloc_bitmap_intersects(core->cpuset, bound);
+        if (cores == 0) cores = hwloc_bitmap_weight(bound); /* no cores described: hardware threads */
+    }
+    hwloc_bitmap_free(bound);
+    return cores;
+}
+
+attn_host attn_cpu_host(void)
+{
+    attn_host host = {0};
+    pthread_once(&load_once, load_topology);
+    const char *model = NULL;
+    if (topology) {
+        host.cores = count_cores();
+        host.memory_bytes = hwloc_get_root_obj(topology)->total_memory;
+        hwloc_obj_t package = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_PACKAGE, NULL);
+        model = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
+    }
+    if (host.cores < 1) host.cores = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    if (host.cores < 1) host.cores = 1;
+    if (host.memory_bytes == 0)
+        host.memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    snprintf(host.name, sizeof host.name, "%s", model ? model : "CPU");
+    return host;
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The reference as a backend. */
+#include "../cpu/level.h"
+#include "ref.h"
+#include <stdio.h>
+
+static attn_status plan_reference(const attn_context *ctx, attn_op op, const attn_job *job, attn_plan *plan)
+{
+    int64_t rows = op == ATTN_OP_BACKWARD ? (job->q_span.offsets ? 1 : job->batch) * job->heads_q : 0;
+    size_t statistics, scratch;
+    if (__builtin_mul_overflow((size_t)rows, (size_t)attn_round_up(job->q_span.room, 8) * 2 * sizeof(double),
+                               &statistics) ||
+        __builtin_mul_overflow((size_t)ctx->threads, attn_ref_tiles_bytes(job), &scratch) ||
+        statistics > PTRDIFF_MAX / 4 || scratch > PTRDIFF_MAX / 4)
+        return attn_fail(ATTN_OUT_OF_MEMORY, "the workspace of this problem exceeds the address space");
+    plan->workspace_bytes = statistics + scratch;
+    snprintf(plan->isa, sizeof plan->isa, "float64");
+    snprintf(plan->kernel, sizeof plan->kernel, "%s_reference", op == ATTN_OP_BACKWARD ? "backward" : "forward");
+    snprintf(plan->reason, sizeof plan->reason, "the float64 reference was asked for");
+    return ATTN_OK;
+}
+
+/* Appending is exact arithmetic that leaves no choice, and the mask is integer arithmetic: both are the CPU's. Merging is
+ * judged by the suite's own float64 code. */
+const attn_backend_table attn_ref_backend = {
+    .id = ATTN_BACKEND_REFERENCE,
+    .name = "reference",
+    .plan = plan_reference,
+    .forward = attn_ref_forward,
+    .backward = attn_ref_backward,
+    .append = attn_cpu_append,
+    .merge = attn_cpu_merge,
+    .dropout_mask = attn_cpu_dropout_mask,
+};
