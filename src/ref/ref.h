@@ -22,8 +22,7 @@ typedef struct ref_tiles {
     double *slope;  /* [ROWS][KEYS] derivative of a score by scale * q.k: 1 without softcap */
     double *p, *ds; /* [ROWS][KEYS] */
     double *z;      /* [ROWS][KEYS] dropout factors, 1 without */
-    double *o;      /* [max(ROWS, KEYS)][max(d, dv)] results */
-    double *o2;     /* likewise, a second one */
+    double *o, *o2; /* results: [ROWS or KEYS][d or dv], or [ROWS][KEYS] */
 } ref_tiles;
 
 /* Where a tile lies: rows i .. i + rows of query head h, keys j .. j + keys, of sequence b. */

@@ -12,7 +12,7 @@ static double *take(double **next, int64_t doubles)
 
 static int64_t result_doubles(int64_t d, int64_t dv)
 {
-    return REF_KEYS * attn_max(d, dv); /* KEYS > ROWS */
+    return REF_KEYS * attn_max(attn_max(d, dv), REF_ROWS);
 }
 
 size_t attn_ref_tiles_bytes(const attn_job *job)
@@ -96,9 +96,11 @@ void attn_ref_multiply(int64_t m, int64_t n, int64_t count, const double *a, int
         for (int64_t e = 0; e < n; e += REF_LANES) {
             double sum[REF_LANES];
             memcpy(sum, c + r * c_row + e, sizeof sum);
-            for (int64_t x = 0; x < count; x++)
-                for (int lane = 0; lane < REF_LANES; lane++)
-                    sum[lane] += a[r * a_row + x * a_col] * b[x * b_row + e + lane];
+            const double *from = a + r * a_row, *row = b + e;
+            for (int64_t x = 0; x < count; x++, from += a_col, row += b_row) {
+                double factor = *from;
+                for (int lane = 0; lane < REF_LANES; lane++) sum[lane] += factor * row[lane];
+            }
             memcpy(c + r * c_row + e, sum, sizeof sum);
         }
 }

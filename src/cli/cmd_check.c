@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * `attn check`: the test suite on this machine. */
+#include "cli.h"
+#include "options.h"
+
+#include "suite/suite.h"
+
+#include <string.h>
+
+static const char help[] = "Usage: attn check [OPTIONS]\n"
+                           "\n"
+                           "Runs the test suite on a device of this machine: every result is compared with\n"
+                           "the float64 reference, and those of a GPU with the CPU too. Prints a line for\n"
+                           "each case that fails and a summary. The first thing to run on a new machine.\n"
+                           "\n"
+                           "  --device D    cpu, cuda, cuda:N or reference; auto (default) is every device\n"
+                           "                of this machine\n"
+                           "  --quick       A selection that takes a minute or two (default)\n"
+                           "  --full        Every case\n"
+                           "  --filter S    Only cases whose name contains S\n"
+                           "  --verbose     Print every case\n"
+                           "  --json        Print JSON\n"
+                           "  --help        Show this page\n"
+                           "\n"
+                           "Exit status: 0 all cases passed, 1 a case failed, 3 this machine cannot.\n"
+                           "\n"
+                           "Example:\n"
+                           "  attn check --device cuda --full\n";
+
+static int cmd_check(int argc, char **argv)
+{
+    const char *device = "auto", *filter = NULL;
+    int quick = 0, full = 0, json = 0, verbose = 0, words;
+    const struct cli_option table[] = {
+        {.name = "--device", .kind = CLI_TEXT, .target = &device},
+        {.name = "--filter", .kind = CLI_TEXT, .target = &filter},
+        {.name = "--quick", .kind = CLI_FLAG, .target = &quick},
+        {.name = "--full", .kind = CLI_FLAG, .target = &full},
+        {.name = "--json", .kind = CLI_FLAG, .target = &json},
+        {.name = "--verbose", .kind = CLI_FLAG, .target = &verbose},
+    };
+    int status = cli_parse_options(argc, argv, table, sizeof table / sizeof table[0], &words);
+    if (status) return status;
+    if (words) return cli_fail(CLI_BAD_INPUT, "check takes no file; got '%s'", argv[0]);
+    if (quick && full) return cli_fail(CLI_BAD_INPUT, "--quick and --full exclude each other");
+    int32_t backend, ordinal;
+    status = cli_parse_device("--device", device, &backend, &ordinal);
+    if (status) return status;
+    struct attn_suite_options options = {.device = strcmp(device, "auto") == 0 ? NULL : device,
+                                         .full = full,
+                                         .filter = filter,
+                                         .json = json,
+                                         .verbose = verbose};
+    return attn_suite_main(&options);
+}
+
+const struct cli_command cli_cmd_check = {"check", "Test this machine: run the suite", help, cmd_check};
