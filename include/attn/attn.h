@@ -327,7 +327,7 @@ typedef struct attn_exec {
 } attn_exec;
 #define ATTN_EXEC_INIT ATTN_INIT_(attn_exec)
 
-typedef enum attn_op { ATTN_OP_FORWARD = 0, ATTN_OP_BACKWARD = 1 } attn_op;
+typedef enum attn_op { ATTN_OP_FORWARD = 0, ATTN_OP_BACKWARD = 1, ATTN_OP_DROPOUT_MASK = 2 } attn_op;
 
 /* What a call would do. */
 typedef struct attn_plan {
@@ -346,8 +346,8 @@ typedef struct attn_plan {
 #define ATTN_PLAN_INIT ATTN_INIT_(attn_plan)
 
 /* Answers, before anything runs: can this be done, by what, with how much workspace. OK is a promise
- * that the call will not say UNSUPPORTED. grads is NULL for forward. plan may be NULL. Host lengths
- * and page tables are validated here too. exec NULL or as it will be given to the call. */
+ * that the call will not say UNSUPPORTED. grads is for backward only, else NULL. plan may be NULL. Host
+ * lengths and page tables are validated here too. exec NULL or as it will be given to the call. */
 ATTN_API attn_status attn_query(attn_context *ctx, attn_op op, const attn_problem *problem, const attn_grads *grads,
                                 const attn_exec *exec, attn_plan *plan);
 ATTN_API attn_status attn_forward(attn_context *ctx, const attn_problem *problem, const attn_exec *exec);
@@ -414,7 +414,8 @@ ATTN_API attn_status attn_merge(attn_context *ctx, int32_t n, const attn_tensor 
 
 /* ---- Dropout mask -------------------------------------------------------------------------------------------
  * Writes the mask that forward and backward of this problem use: keep is BOOL [B, Hq, Sq, Sk], 1 keeps.
- * With packed or padded sequences Sq and Sk are the largest of the batch and indices are local. */
+ * With packed or padded sequences Sq and Sk are the largest of the batch and indices are local. The problem is
+ * given whole, as for forward; its query is ATTN_OP_DROPOUT_MASK. */
 ATTN_API attn_status attn_dropout_mask(attn_context *ctx, const attn_problem *problem, const attn_tensor *keep,
                                        const attn_exec *exec);
 

@@ -8,6 +8,19 @@ static attn_status check_context(const attn_context *ctx)
     return ctx ? ATTN_OK : attn_fail(ATTN_INVALID_ARGUMENT, "ctx is NULL");
 }
 
+static attn_plan first_plan(const attn_context *ctx)
+{
+    return (attn_plan){.backend = (int32_t)ctx->backend->id, .threads = ctx->threads, .num_splits = 1};
+}
+
+/* Operations without a choice of kernels. */
+static void plan_portable(const attn_context *ctx, const char *operation, attn_plan *plan)
+{
+    snprintf(plan->kernel, sizeof plan->kernel, "%s_%s", operation, ctx->backend->name);
+    snprintf(plan->isa, sizeof plan->isa, "portable");
+    snprintf(plan->reason, sizeof plan->reason, "host tensors; one portable implementation");
+}
+
 /* Runs the whole way from the caller's structs to a plan; nothing has been written when it fails. */
 static attn_status prepare(const attn_context *ctx, attn_op op, const attn_problem *problem, const attn_grads *grads,
                            const attn_exec *given, attn_job *job, attn_exec *exec, attn_plan *plan)
@@ -21,18 +34,16 @@ static attn_status prepare(const attn_context *ctx, attn_op op, const attn_probl
     if (op == ATTN_OP_BACKWARD) {
         ATTN_TRY(attn_import(&g, sizeof g, grads, "grads"));
         ATTN_TRY(attn_validate_grads(&p, &g, job));
-    } else if (op != ATTN_OP_FORWARD) {
+    } else if (op != ATTN_OP_FORWARD && op != ATTN_OP_DROPOUT_MASK) {
         return attn_fail(ATTN_INVALID_ARGUMENT, "op: %d is no attn_op", (int)op);
     }
     if (!job->num_splits) job->num_splits = ctx->force.splits;
-    *plan = (attn_plan){
-        .struct_size = sizeof *plan,
-        .backend = (int32_t)ctx->backend->id,
-        .threads = ctx->threads,
-        .num_splits = 1,
-    };
-    ATTN_TRY(ctx->backend->plan(ctx, op, job, plan));
-    if (ctx->force.kernel[0] && strcmp(ctx->force.kernel, plan->kernel) != 0)
+    *plan = first_plan(ctx);
+    if (op == ATTN_OP_DROPOUT_MASK) plan_portable(ctx, "dropout_mask", plan);
+    else ATTN_TRY(ctx->backend->plan(ctx, op, job, plan));
+    /* A forced forward kernel leaves backward free, and the other way round. */
+    size_t operation = strcspn(plan->kernel, "_");
+    if (strncmp(ctx->force.kernel, plan->kernel, operation) == 0 && strcmp(ctx->force.kernel, plan->kernel) != 0)
         return attn_fail(ATTN_UNSUPPORTED, "kernel=%s is forced, but this problem is served by %s", ctx->force.kernel,
                          plan->kernel);
     return ATTN_OK;
@@ -90,12 +101,9 @@ attn_status attn_backward(attn_context *ctx, const attn_problem *problem, const 
 
 static attn_status export_plan(const attn_context *ctx, const char *operation, attn_plan *plan)
 {
-    if (!plan) return ATTN_OK;
-    attn_plan made = {.backend = (int32_t)ctx->backend->id, .threads = ctx->threads, .num_splits = 1};
-    snprintf(made.kernel, sizeof made.kernel, "%s_%s", operation, ctx->backend->name);
-    snprintf(made.isa, sizeof made.isa, "portable");
-    snprintf(made.reason, sizeof made.reason, "host tensors; one portable implementation");
-    return attn_export(plan, &made, sizeof made, "plan");
+    attn_plan made = first_plan(ctx);
+    plan_portable(ctx, operation, &made);
+    return plan ? attn_export(plan, &made, sizeof made, "plan") : ATTN_OK;
 }
 
 static attn_status prepare_append(const attn_context *ctx, const attn_append *append, const attn_exec *exec,
@@ -152,14 +160,11 @@ attn_status attn_merge(attn_context *ctx, int32_t n, const attn_tensor *out_part
 attn_status attn_dropout_mask(attn_context *ctx, const attn_problem *problem, const attn_tensor *keep,
                               const attn_exec *exec)
 {
-    attn_problem p;
     attn_job job;
     attn_exec e;
+    attn_plan plan;
     attn_view view;
-    ATTN_TRY(check_context(ctx));
-    ATTN_TRY(attn_check_exec(exec, &e));
-    ATTN_TRY(attn_import(&p, sizeof p, problem, "problem"));
-    ATTN_TRY(attn_validate_problem(&p, &job));
+    ATTN_TRY(prepare(ctx, ATTN_OP_DROPOUT_MASK, problem, NULL, exec, &job, &e, &plan));
     if (!keep) return attn_fail(ATTN_INVALID_ARGUMENT, "keep is NULL");
     ATTN_TRY(attn_validate_keep(&job, keep, &view));
     return ctx->backend->dropout_mask(ctx, &job, &view);

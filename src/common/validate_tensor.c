@@ -31,6 +31,11 @@ static attn_status check_shape(const attn_tensor *t, const char *name, const int
     return ATTN_OK;
 }
 
+static bool is_empty(const attn_tensor *t)
+{
+    return !t->shape[0] || !t->shape[1] || !t->shape[2] || !t->shape[3];
+}
+
 /* Offsets of all elements, in units of up to 8 bytes, fit in 63 bits. */
 static bool extent_fits(const int64_t *shape, const int64_t *stride, int axes)
 {
@@ -47,6 +52,7 @@ static bool extent_fits(const int64_t *shape, const int64_t *stride, int axes)
 
 static attn_status check_strides(const attn_tensor *t, const char *name, attn_role role)
 {
+    if (is_empty(t)) return ATTN_OK; /* no element to go wrong */
     if (role != ROLE_BIAS && t->shape[3] > 1 && t->stride[3] != 1)
         return attn_fail(ATTN_INVALID_ARGUMENT, "%s.stride[3]: %lld, expected 1", name, (long long)t->stride[3]);
     for (int axis = 0; axis < 3 + (role == ROLE_BIAS); axis++) {
@@ -65,8 +71,7 @@ static attn_status check_strides(const attn_tensor *t, const char *name, attn_ro
 
 static attn_status check_memory(const attn_tensor *t, const char *name)
 {
-    bool empty = !t->shape[0] || !t->shape[1] || !t->shape[2] || !t->shape[3];
-    if (!t->data && !empty) return attn_fail(ATTN_INVALID_ARGUMENT, "%s.data is NULL", name);
+    if (!t->data && !is_empty(t)) return attn_fail(ATTN_INVALID_ARGUMENT, "%s.data is NULL", name);
     size_t align = t->dtype == ATTN_F32 ? 4 : t->dtype == ATTN_F16 || t->dtype == ATTN_BF16 || attn_is_block(t->dtype) ? 2 : 1;
     if ((uintptr_t)t->data % align)
         return attn_fail(ATTN_INVALID_ARGUMENT, "%s.data: not aligned to %zu bytes", name, align);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * attn_merge on the CPU: one task a (batch, head), in float32, parts in the given order. */
+ * attn_merge on the host, for both backends: one task a (batch, head), parts in the given order. In float64, which costs
+ * nothing beside the memory traffic and makes it fit to judge devices. */
 #include "level.h"
 #include "rows.h"
 
@@ -30,31 +31,31 @@ static void merge_row(const attn_merge_job *job, int64_t b, int64_t h, int64_t i
 {
     enum { COLUMNS = 64 };
     int64_t dv = job->shape[3], at = attn_row_offset(&job->out, b, h, i);
-    float largest = -INFINITY, sum = 0.0f;
+    double largest = -INFINITY, sum = 0.0;
     for (int32_t part = 0; part < job->parts; part++) {
         float lse = part_lse(job, part, b, h, i);
-        if (has_weight(lse) && !(lse <= largest)) largest = lse; /* a NaN is kept */
+        if (has_weight(lse) && !((double)lse <= largest)) largest = (double)lse; /* a NaN is kept */
     }
     for (int32_t part = 0; part < job->parts; part++) {
         float lse = part_lse(job, part, b, h, i);
-        if (has_weight(lse)) sum += expf(lse - largest);
+        if (has_weight(lse)) sum += exp((double)lse - largest);
     }
     for (int64_t d = 0; d < dv; d += COLUMNS) {
-        float o[COLUMNS] = {0};
+        double o[COLUMNS] = {0};
         int64_t n = attn_min(COLUMNS, dv - d);
         for (int32_t part = 0; part < job->parts; part++) {
             float lse = part_lse(job, part, b, h, i);
             if (!has_weight(lse)) continue;
             attn_view v = part_view(job, part);
-            float weight = expf(lse - largest);
+            double weight = exp((double)lse - largest);
             int64_t from = attn_row_offset(&v, b, h, i) + d;
-            for (int64_t e = 0; e < n; e++) o[e] += weight * attn_load_float(&v, from + e);
+            for (int64_t e = 0; e < n; e++) o[e] += weight * (double)attn_load_float(&v, from + e);
         }
-        for (int64_t e = 0; e < n; e++) attn_store_float(&job->out, at + d + e, sum == 0.0f ? 0.0f : o[e] / sum);
+        for (int64_t e = 0; e < n; e++) attn_store_float(&job->out, at + d + e, (float)(sum == 0.0 ? 0.0 : o[e] / sum));
     }
     if (job->lse.data)
         attn_store_float(&job->lse, attn_row_offset(&job->lse, b, h, i),
-                         sum == 0.0f ? -INFINITY : largest + logf(sum));
+                         (float)(sum == 0.0 ? -INFINITY : largest + log(sum)));
 }
 
 static void run_merge(void *arg, int64_t task, int32_t thread)
