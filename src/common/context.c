@@ -142,6 +142,9 @@ attn_status attn_create(const attn_config *given, attn_context **out)
     if (force.isa[0] && !attn_cpu_find_level(force.isa))
         return attn_fail(ATTN_INVALID_ARGUMENT, "isa=%s: not in this build or not on this processor; the build has%s",
                          force.isa, attn_cpu_level_names());
+    if (force.kernel[0] && !backend->has_kernel(force.kernel))
+        return attn_fail(ATTN_INVALID_ARGUMENT, "kernel=%s: the %s backend has no such kernel", force.kernel,
+                         backend->name);
 
     attn_context made = {
         .backend = backend,

@@ -79,6 +79,7 @@ attn_status attn_export(void *theirs, const void *ours, size_t our_size, const c
 struct attn_backend_table {
     attn_backend id;
     const char *name;
+    bool (*has_kernel)(const char *kernel); /* a name that its plans can give */
     attn_status (*plan)(const attn_context *ctx, attn_op op, const attn_job *job, attn_plan *plan);
     attn_status (*forward)(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace);
     attn_status (*backward)(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace);

@@ -30,6 +30,12 @@ const char *attn_cpu_level_names(void)
 #undef LEVEL
 }
 
+static bool has_kernel(const char *kernel)
+{
+    static const char prefix[] = "forward_";
+    return strncmp(kernel, prefix, sizeof prefix - 1) == 0 && attn_cpu_find_level(kernel + sizeof prefix - 1);
+}
+
 static attn_status plan_cpu(const attn_context *ctx, attn_op op, const attn_job *job, attn_plan *plan)
 {
     if (op == ATTN_OP_BACKWARD)
@@ -41,6 +47,7 @@ static attn_status plan_cpu(const attn_context *ctx, attn_op op, const attn_job 
 const attn_backend_table attn_cpu_backend = {
     .id = ATTN_BACKEND_CPU,
     .name = "cpu",
+    .has_kernel = has_kernel,
     .plan = plan_cpu,
     .forward = attn_cpu_forward,
     .append = attn_cpu_append,

@@ -4,6 +4,11 @@
 #include "ref.h"
 #include <stdio.h>
 
+static bool has_kernel(const char *kernel)
+{
+    return strcmp(kernel, "forward_reference") == 0 || strcmp(kernel, "backward_reference") == 0;
+}
+
 static attn_status plan_reference(const attn_context *ctx, attn_op op, const attn_job *job, attn_plan *plan)
 {
     int64_t rows = op == ATTN_OP_BACKWARD ? (job->q_span.offsets ? 1 : job->batch) * job->heads_q : 0;
@@ -25,6 +30,7 @@ static attn_status plan_reference(const attn_context *ctx, attn_op op, const att
 const attn_backend_table attn_ref_backend = {
     .id = ATTN_BACKEND_REFERENCE,
     .name = "reference",
+    .has_kernel = has_kernel,
     .plan = plan_reference,
     .forward = attn_ref_forward,
     .backward = attn_ref_backward,
