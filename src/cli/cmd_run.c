@@ -23,9 +23,10 @@ static const char help[] = "Usage: attn run Q.npy K.npy V.npy -o OUT.npy [OPTION
                            "\n"
                            "Masks and scores:\n"
                            "  --causal              Keys up to the one on the diagonal\n"
-                           "  --window L,R          L keys left and R keys right of the diagonal; '-' is open\n"
-                           "  --align A             The diagonal: bottom-right (default: the last query meets\n"
-                           "                        the last key), top-left, or N: query i meets key i + N\n"
+                           "  --window L,R          L keys left, R keys right of the diagonal; '-' is open\n"
+                           "  --align A             The diagonal: bottom-right (default: the last query\n"
+                           "                        meets the last key), top-left, or N: query i meets key\n"
+                           "                        i + N\n"
                            "  --scale S             Factor of the scores; 0 (default) is 1/sqrt(features)\n"
                            "  --softcap C           C * tanh(score / C); 0 (default) is off\n"
                            "  --bias B.npy          [B, H, SQ, SK], each axis may be 1, leading ones absent:\n"
@@ -44,8 +45,8 @@ static const char help[] = "Usage: attn run Q.npy K.npy V.npy -o OUT.npy [OPTION
                            "  --dq, --dk, --dv, --dbias, --dsinks FILE\n"
                            "\n"
                            "Execution:\n"
-                           "  --device D            auto (default), cpu, cuda, cuda:N, or reference: float64,\n"
-                           "                        slow, the judge of the others\n"
+                           "  --device D            auto (default), cpu, cuda, cuda:N, or reference:\n"
+                           "                        float64, slow, the judge of the others\n"
                            "  --threads N           CPU threads; default: one a physical core\n"
                            "  --splits N            Cut the keys into N pieces; default: the library's rule\n"
                            "  --force WORDS         Pin automatic choices, such as isa=scalar,threads=4\n"
@@ -63,7 +64,7 @@ static const char help[] = "Usage: attn run Q.npy K.npy V.npy -o OUT.npy [OPTION
                            "Examples:\n"
                            "  attn run Q.npy K.npy V.npy --causal --check -o OUT.npy\n"
                            "  attn run Q.npy K.npy V.npy --window 1024,0 --kv-dtype q8_0 --lse LSE.npy\n"
-                           "  attn run Q.npy K.npy V.npy --grad-out DO.npy --dq DQ.npy --dk DK.npy --dv DV.npy\n";
+                           "  attn run Q.npy K.npy V.npy --grad-out DO.npy --dq DQ.npy --dk DK.npy\n";
 
 static const char *const result_options[RUN_RESULTS] = {"--out", "--lse",   "--dq",     "--dk",
                                                         "--dv",  "--dbias", "--dsinks", "--keep"};

@@ -19,13 +19,12 @@ static int fail(const struct cli_output *output, const char *what)
     return cli_fail(CLI_BAD_INPUT, "%s %s: %s", output->option, output->path, what);
 }
 
-/* Puts the name of a temporary file beside target into path, and makes the file. Returns its
+/* Puts the name of a temporary file beside target, an absolute name, into path, and makes the file. Returns its
  * descriptor or -1. */
 static int make_temporary(const char *target, char *path)
 {
     static const char name[] = ".attn-XXXXXX";
-    const char *slash = strrchr(target, '/');
-    size_t directory = slash ? (size_t)(slash - target) + 1 : 0;
+    size_t directory = (size_t)(strrchr(target, '/') - target) + 1;
     if (directory + sizeof name > TEMPORARY_PATH_MAX) {
         errno = ENAMETOOLONG;
         return -1;
@@ -43,19 +42,33 @@ static int is_protected(const char *path, const struct stat *info)
     return (info->st_mode & 0222) == 0 || access(path, W_OK) != 0;
 }
 
+/* The absolute name of a file that need not exist, with the links of its directory followed, so that
+ * two names of one file look the same. NULL with errno set. */
+static char *resolve_new(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+    char *given = slash ? strndup(path, (size_t)(name - path)) : strdup(".");
+    char *directory = given ? realpath(given, NULL) : NULL;
+    free(given);
+    if (!directory) return NULL;
+    size_t size = strlen(directory) + strlen(name) + 2;
+    char *resolved = malloc(size);
+    if (resolved) snprintf(resolved, size, "%s%s%s", directory, directory[1] ? "/" : "", name);
+    free(directory);
+    return resolved;
+}
+
 static int check_directory(const struct cli_output *output)
 {
-    char directory[TEMPORARY_PATH_MAX] = ".";
     const char *slash = strrchr(output->target, '/');
-    size_t length = slash ? (size_t)(slash - output->target) + 1 : 0;
-    if (length >= sizeof directory) return fail(output, strerror(ENAMETOOLONG));
-    if (length) {
-        memcpy(directory, output->target, length);
-        directory[length] = 0;
-    }
+    char *directory = strndup(output->target, (size_t)(slash - output->target) + 1);
     struct stat info;
-    if (stat(directory, &info) != 0) return fail(output, strerror(errno));
-    if (is_protected(directory, &info)) return fail(output, "the directory is read-only");
+    int found = directory && stat(directory, &info) == 0, protected = found && is_protected(directory, &info);
+    int saved = errno;
+    free(directory);
+    if (!found) return fail(output, strerror(saved));
+    if (protected) return fail(output, "the directory is read-only");
     char temporary[TEMPORARY_PATH_MAX];
     int descriptor = make_temporary(output->target, temporary);
     if (descriptor < 0) return fail(output, strerror(errno));
@@ -74,7 +87,7 @@ int cli_output_check(struct cli_output *output)
     if (length == 0 || output->path[length - 1] == '/') return fail(output, "not the name of a file");
     if (lstat(output->path, &info) != 0) {
         if (errno != ENOENT) return fail(output, strerror(errno));
-        output->target = strdup(output->path);
+        output->target = resolve_new(output->path);
     } else {
         /* Through a link the file behind it is replaced, not the link. */
         if (stat(output->path, &info) != 0) return fail(output, strerror(errno));

@@ -13,7 +13,7 @@ struct cli_output {
     const char *path;     /* as given                                                             */
     struct cli_npy array; /* what is written; data belongs to the caller                          */
     /* Set by cli_output_check. */
-    char *target; /* the file itself, links followed; NULL: write straight to path        */
+    char *target; /* absolute, links followed; NULL: path is a device, written directly    */
     mode_t mode;
 };
 

@@ -68,7 +68,8 @@ struct run_job {
     int rank; /* 4, or 3 without the batch axis                                    */
     struct cli_shape shape;
     struct run_tensor results[RUN_RESULTS];
-    int64_t overflows; /* finite numbers that became infinite in the type of the computation */
+    struct cli_npy expected; /* --expect                                                          */
+    int64_t overflows;       /* finite numbers that became infinite in the type of the computation */
     struct run_time forward, back;
     struct run_verdict verdicts[RUN_RESULTS + 1];
     int verdict_count;

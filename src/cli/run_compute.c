@@ -101,7 +101,9 @@ void run_visible(const struct run_job *job, int64_t b, int64_t i, int64_t *first
 /* Pairs of a query and a key that its band lets it see, over all sequences, for one head. */
 static double visible_pairs(const struct run_job *job)
 {
+    const int64_t *q = job->problem.q.shape;
     double pairs = 0;
+    if (q[0] == 0 || q[1] == 0 || q[2] == 0 || q[3] == 0) return 0; /* the other sizes may be anything */
     for (int64_t b = 0; b < job->shape.batch; b++)
         for (int64_t i = 0; i < run_used(&job->problem.q_len, b, job->shape.seq_q); i++) {
             int64_t first, end;

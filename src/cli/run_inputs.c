@@ -251,6 +251,20 @@ static int load_gradients(struct run_job *job)
     return status;
 }
 
+static int load_expected(struct run_job *job)
+{
+    const char *path = job->options->expect;
+    const struct cli_shape *s = &job->shape;
+    struct cli_npy *array = &job->expected;
+    if (!path) return CLI_OK;
+    int status = load_float_file(path, array);
+    if (!status) status = run_keep(job, array->data);
+    if (status) return status;
+    int swapped = job->options->layout == RUN_BSHD;
+    int64_t out[4] = {s->batch, swapped ? s->seq_q : s->heads_q, swapped ? s->heads_q : s->seq_q, s->head_dim_v};
+    return need_shape(path, array, out + 4 - job->rank, job->rank, "outputs of these arrays");
+}
+
 int run_load_inputs(struct run_job *job)
 {
     const struct run_options *o = job->options;
@@ -271,5 +285,6 @@ int run_load_inputs(struct run_job *job)
     if (!status) status = load_head_values(job, o->sinks, "sinks", 0, &p->sink, NULL);
     if (!status) status = load_lengths(job, o->q_lengths, job->shape.seq_q, &p->q_len);
     if (!status) status = load_lengths(job, o->kv_lengths, job->shape.seq_k, &p->kv_len);
-    return status ? status : load_gradients(job);
+    if (!status) status = load_gradients(job);
+    return status ? status : load_expected(job);
 }

@@ -46,9 +46,9 @@ double run_element(const attn_tensor *tensor, int64_t n)
 int run_new_tensor(struct run_job *job, attn_dtype dtype, const int64_t shape[4], attn_tensor *tensor)
 {
     int64_t bytes = (int64_t)attn_dtype_bytes(dtype, 1);
-    for (int i = 0; i < 4; i++)
-        if (__builtin_mul_overflow(bytes, shape[i], &bytes)) bytes = INT64_MAX;
-    if (bytes > INT64_MAX / 2 || (uint64_t)bytes > SIZE_MAX / 2)
+    int too_large = 0;
+    for (int i = 0; i < 4; i++) too_large |= __builtin_mul_overflow(bytes, shape[i], &bytes);
+    if (too_large || bytes > INT64_MAX / 2 || (uint64_t)bytes > SIZE_MAX / 2)
         return cli_fail(CLI_CANNOT, "out of memory: a result is too large for this machine");
     void *data;
     int status = run_alloc(job, (size_t)bytes, &data);

@@ -128,6 +128,18 @@ static attn_status choose_backend(const attn_config *config, int32_t backend, co
     return ATTN_OK;
 }
 
+/* A program may hold contexts of several backends; a kernel that the environment forces concerns those that have it. */
+static attn_status check_kernel(const attn_config *config, const attn_backend_table *backend, attn_force *force)
+{
+    if (!force->kernel[0] || backend->has_kernel(force->kernel)) return ATTN_OK;
+    bool known = attn_cpu_backend.has_kernel(force->kernel) || attn_ref_backend.has_kernel(force->kernel);
+    if (!known || (config->force && strstr(config->force, "kernel=")))
+        return attn_fail(ATTN_INVALID_ARGUMENT, "kernel=%s: the %s backend has no such kernel", force->kernel,
+                         backend->name);
+    force->kernel[0] = '\0';
+    return ATTN_OK;
+}
+
 attn_status attn_create(const attn_config *given, attn_context **out)
 {
     if (!out) return attn_fail(ATTN_INVALID_ARGUMENT, "out is NULL");
@@ -142,9 +154,7 @@ attn_status attn_create(const attn_config *given, attn_context **out)
     if (force.isa[0] && !attn_cpu_find_level(force.isa))
         return attn_fail(ATTN_INVALID_ARGUMENT, "isa=%s: not in this build or not on this processor; the build has%s",
                          force.isa, attn_cpu_level_names());
-    if (force.kernel[0] && !backend->has_kernel(force.kernel))
-        return attn_fail(ATTN_INVALID_ARGUMENT, "kernel=%s: the %s backend has no such kernel", force.kernel,
-                         backend->name);
+    ATTN_TRY(check_kernel(&config, backend, &force));
 
     attn_context made = {
         .backend = backend,
