@@ -75,12 +75,34 @@ static void transpose(const double *rows, int n, int64_t d, double *columns)
         for (int j = 0; j < REF_KEYS; j++) columns[c * REF_KEYS + j] = j < n ? rows[j * d + c] : 0.0;
 }
 
+/* The band of docs/semantics.md section 2, pair by pair. */
+static bool in_band(const ref_place *w, int64_t i, int64_t j)
+{
+    int64_t aligned = i + w->seq.diagonal;
+    if (w->job->window_right != ATTN_OPEN && j > aligned + w->job->window_right) return false;
+    if (w->job->window_left != ATTN_OPEN && j < aligned - w->job->window_left) return false;
+    return true;
+}
+
+/* Some row of the sequence sees the key. */
+static bool key_is_needed(const ref_place *w, int64_t j)
+{
+    for (int64_t i = 0; i < w->seq.q_len; i++)
+        if (in_band(w, i, j)) return true;
+    return false;
+}
+
 void attn_ref_load_keys(const ref_place *w, ref_tiles *t)
 {
     const attn_job *job = w->job;
     int64_t hkv = w->h / job->group;
     for (int j = 0; j < w->keys; j++) {
         int64_t batch, row;
+        if (job->page_size && !key_is_needed(w, w->j + j)) { /* its page-table entry may hold anything */
+            memset(t->k + j * t->d, 0, sizeof(double) * (size_t)t->d);
+            memset(t->v + j * t->dv, 0, sizeof(double) * (size_t)t->dv);
+            continue;
+        }
         attn_key_place(job, &w->seq, w->b, w->j + j, &batch, &row);
         read_row(&job->k, batch, hkv, row, job->head_dim, t->d, t->k + j * t->d);
         read_row(&job->v, batch, hkv, row, job->head_dim_v, t->dv, t->v + j * t->dv);
@@ -106,15 +128,6 @@ void attn_ref_multiply(int64_t m, int64_t n, int64_t count, const double *a, int
 }
 
 /* ---- scores -------------------------------------------------------------------------------------------------------- */
-
-/* The band of docs/semantics.md section 2, pair by pair. */
-static bool in_band(const ref_place *w, int64_t i, int64_t j)
-{
-    int64_t aligned = i + w->seq.diagonal;
-    if (w->job->window_right != ATTN_OPEN && j > aligned + w->job->window_right) return false;
-    if (w->job->window_left != ATTN_OPEN && j < aligned - w->job->window_left) return false;
-    return true;
-}
 
 bool attn_ref_visible(const ref_place *w)
 {
