@@ -84,11 +84,11 @@ static bool in_band(const ref_place *w, int64_t i, int64_t j)
     return true;
 }
 
-/* Some row of the sequence sees the key. */
+/* Some row of the tile sees the key. */
 static bool key_is_needed(const ref_place *w, int64_t j)
 {
-    for (int64_t i = 0; i < w->seq.q_len; i++)
-        if (in_band(w, i, j)) return true;
+    for (int r = 0; r < w->rows; r++)
+        if (in_band(w, w->i + r, j)) return true;
     return false;
 }
 
