@@ -67,6 +67,12 @@ typedef struct attn_sequence {
     int64_t diagonal;
 } attn_sequence;
 
+/* No element of the forward's outputs. */
+ATTN_INLINE int attn_job_is_empty(const attn_job *job)
+{
+    return !job->batch || !job->heads_q || !job->head_dim_v || !job->q_span.room;
+}
+
 ATTN_INLINE void attn_span_rows(const attn_span *s, int64_t b, int64_t *base, int64_t *room, int64_t *row, int64_t *len)
 {
     int64_t start = s->start ? s->start[b] : 0;

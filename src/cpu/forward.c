@@ -47,20 +47,25 @@ static int64_t row_tiles(const attn_job *job, int q_rows, int64_t q_len)
     return attn_ceil_div(q_len * job->group, q_rows);
 }
 
-/* Partial results that any lengths within these sizes can need, without reading length arrays. */
-static int64_t partial_bound(const attn_job *job)
+/* Partial results that any lengths within these sizes can need, without reading length arrays. A double, because the sizes may be
+ * anything and only what fits in memory, far below 2^53, has to be exact. */
+static double partial_bound(const attn_job *job)
 {
     int64_t q_room = job->q_span.room, k_room = job->kv_span.room;
     if (!job->kv_span.offsets) k_room = attn_min(k_room, job->max_k);
     if (!job->q_span.offsets) q_room = attn_min(q_room, job->max_q);
-    if (job->num_splits) {
-        if (job->num_splits == 1) return 0;
-        return job->heads_q * (job->q_span.offsets ? q_room : job->batch * q_room) * job->num_splits;
-    }
+    double heads = (double)job->heads_q, batch = (double)job->batch;
+    if (job->num_splits == 1) return 0.0;
+    if (job->num_splits) return heads * (job->q_span.offsets ? 1.0 : batch) * (double)q_room * job->num_splits;
     bool lengths = job->q_span.offsets || job->q_span.used || job->q_span.start;
-    if (k_room <= CHUNK || (!lengths && q_room > DECODE_ROWS)) return 0;
-    int64_t pieces = job->kv_span.offsets ? k_room / CHUNK + job->batch : job->batch * attn_ceil_div(k_room, CHUNK);
-    return job->heads_q * attn_min(q_room, DECODE_ROWS) * pieces;
+    if (k_room <= CHUNK || (!lengths && q_room > DECODE_ROWS)) return 0.0;
+    double pieces = job->kv_span.offsets ? (double)(k_room / CHUNK) + batch : batch * (double)attn_ceil_div(k_room, CHUNK);
+    return heads * (double)attn_min(q_room, DECODE_ROWS) * pieces;
+}
+
+static int64_t partial_floats(const attn_job *job)
+{
+    return job->head_dim_v + 2; /* m, l, O */
 }
 
 static size_t aligned(size_t bytes)
@@ -71,14 +76,14 @@ static size_t aligned(size_t bytes)
 attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan)
 {
     const attn_cpu_level *level = ctx->force.isa[0] ? attn_cpu_find_level(ctx->force.isa) : attn_cpu_best_level();
-    size_t partials, starts, scratch;
-    int64_t floats = partial_bound(job);
-    if (__builtin_mul_overflow((size_t)floats, (size_t)(job->head_dim_v + 2) * sizeof(float), &partials) ||
-        __builtin_mul_overflow((size_t)job->batch + 1, sizeof(sequence_start), &starts) ||
-        __builtin_mul_overflow((size_t)ctx->threads, level->scratch_bytes(job), &scratch) ||
-        partials > PTRDIFF_MAX / 4 || starts > PTRDIFF_MAX / 4 || scratch > PTRDIFF_MAX / 4)
-        return attn_fail(ATTN_OUT_OF_MEMORY, "the workspace of this problem exceeds the address space");
-    plan->workspace_bytes = aligned(starts) + aligned(partials) + scratch;
+    double partials = partial_bound(job) * (double)partial_floats(job) * sizeof(float);
+    double starts = ((double)job->batch + 1.0) * sizeof(sequence_start);
+    size_t scratch = (size_t)ctx->threads * level->scratch_bytes(job);
+    if (!attn_job_is_empty(job)) {
+        if (partials + starts > 7e13)
+            return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", partials + starts);
+        plan->workspace_bytes = aligned((size_t)starts) + aligned((size_t)partials) + scratch;
+    }
     plan->num_splits = (int32_t)piece_count(job, level->k_cols, job->max_q, job->max_k);
     snprintf(plan->isa, sizeof plan->isa, "%s", level->name);
     snprintf(plan->kernel, sizeof plan->kernel, "forward_%s", level->name);
@@ -111,11 +116,6 @@ static void finish_row(const attn_job *job, const attn_sequence *s, int64_t h, i
     if (job->lse.data)
         attn_store_float(&job->lse, attn_row_offset(&job->lse, s->q_batch, h, s->q_row + i),
                          l == 0.0f ? -INFINITY : largest + logf(l));
-}
-
-static int64_t partial_floats(const attn_job *job)
-{
-    return job->head_dim_v + 2; /* m, l, O */
 }
 
 static float *partial_of(const forward_call *call, int64_t b, int64_t rows, int64_t pieces, int64_t hkv, int64_t row,
@@ -229,7 +229,7 @@ static void run_padding(void *arg, int64_t task, int32_t thread)
 attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace)
 {
     const attn_cpu_level *level = attn_cpu_find_level(plan->isa);
-    if (!job->batch || !job->heads_q || !job->head_dim_v || !job->q_span.room) return ATTN_OK;
+    if (attn_job_is_empty(job)) return ATTN_OK;
     forward_call call = {
         .job = job,
         .level = level,

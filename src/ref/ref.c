@@ -11,14 +11,11 @@ static bool has_kernel(const char *kernel)
 
 static attn_status plan_reference(const attn_context *ctx, attn_op op, const attn_job *job, attn_plan *plan)
 {
-    int64_t rows = op == ATTN_OP_BACKWARD ? (job->q_span.offsets ? 1 : job->batch) * job->heads_q : 0;
-    size_t statistics, scratch;
-    if (__builtin_mul_overflow((size_t)rows, (size_t)attn_round_up(job->q_span.room, 8) * 2 * sizeof(double),
-                               &statistics) ||
-        __builtin_mul_overflow((size_t)ctx->threads, attn_ref_tiles_bytes(job), &scratch) ||
-        statistics > PTRDIFF_MAX / 4 || scratch > PTRDIFF_MAX / 4)
-        return attn_fail(ATTN_OUT_OF_MEMORY, "the workspace of this problem exceeds the address space");
-    plan->workspace_bytes = statistics + scratch;
+    double rows = op == ATTN_OP_BACKWARD ? (job->q_span.offsets ? 1.0 : (double)job->batch) * (double)job->heads_q : 0.0;
+    double statistics = rows * (double)attn_round_up(job->q_span.room, 8) * 2 * sizeof(double);
+    if (statistics > 7e13)
+        return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", statistics);
+    plan->workspace_bytes = (size_t)statistics + (size_t)ctx->threads * attn_ref_tiles_bytes(job);
     snprintf(plan->isa, sizeof plan->isa, "float64");
     snprintf(plan->kernel, sizeof plan->kernel, "%s_reference", op == ATTN_OP_BACKWARD ? "backward" : "forward");
     snprintf(plan->reason, sizeof plan->reason, "the float64 reference was asked for");

@@ -61,7 +61,7 @@ static void run_padding(void *arg, int64_t task, int32_t thread)
 attn_status attn_ref_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace)
 {
     (void)plan;
-    if (!job->batch || !job->heads_q || !job->head_dim_v || !job->q_span.room) return ATTN_OK;
+    if (attn_job_is_empty(job)) return ATTN_OK;
     forward_call call = {job, workspace, attn_ref_tiles_bytes(job)};
     attn_cpu_parallel(ctx->threads, attn_ref_row_tasks(job), run_rows, &call);
     attn_cpu_parallel(ctx->threads, job->batch * job->heads_q, run_padding, &call);
