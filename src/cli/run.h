@@ -54,6 +54,7 @@ struct run_verdict {
     double relative;   /* error / max |expected|                                               */
     double allowed;    /* the limit of error                                                   */
     int64_t misplaced; /* elements that are NaN or infinite in one only, or not equally        */
+    double row_share;  /* of the row rule, at its worst row; 0: the rule is not for this       */
     int good;
 };
 
@@ -98,8 +99,10 @@ int run_load_inputs(struct run_job *job);
 int run_new_results(struct run_job *job);
 int run_compute(struct run_job *job);
 /* The naive implementation's results, as float32 tensors that are set to zero and shaped as the
- * job's; dropout: the mask, or NULL. */
-int run_naive(struct run_job *job, const unsigned char *dropout, attn_tensor results[RUN_RESULTS]);
+ * job's; dropout: the mask, or NULL; terms [B, Hq, Sq]: of the rows of the output, set to zero. */
+struct row_terms;
+int run_naive(struct run_job *job, const unsigned char *dropout, attn_tensor results[RUN_RESULTS],
+              struct row_terms *terms);
 /* --check: adds a verdict for each result. */
 int run_check(struct run_job *job);
 /* --expect: adds one for the output. */

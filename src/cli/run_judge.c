@@ -2,6 +2,8 @@
  * --check and --expect: a result against the float64 reference and against a given array. */
 #include "run.h"
 
+#include "row_rule.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -33,7 +35,7 @@ static struct difference compare_tensors(const attn_tensor *x, const attn_tensor
 static void add_verdict(struct run_job *job, const char *what, const struct difference *d, double allowed)
 {
     struct run_verdict *v = &job->verdicts[job->verdict_count++];
-    *v = (struct run_verdict){what, d->largest, 0, allowed, d->misplaced, 0};
+    *v = (struct run_verdict){.what = what, .error = d->largest, .allowed = allowed, .misplaced = d->misplaced};
     if (d->largest > 0) v->relative = d->magnitude > 0 ? d->largest / d->magnitude : INFINITY;
     v->good = d->misplaced == 0 && d->largest <= allowed;
 }
@@ -49,6 +51,30 @@ static double cli_judge(const struct run_job *job, enum run_result which, const 
 {
     double factor = which <= RUN_LSE ? 2 : 3;
     return factor * naive->largest + 2 * unit_roundoff(job->results[which].tensor.dtype) * naive->magnitude;
+}
+
+/* Largest share of the row rule that a row of the output takes up; over 1 is wrong. */
+static double row_share(const struct run_job *job, const attn_tensor *expected, const attn_tensor *naive,
+                        const struct row_terms *terms)
+{
+    const attn_tensor *x = &job->results[RUN_OUT].tensor;
+    const int64_t *shape = x->shape;
+    double worst = 0, u = fmax(unit_roundoff(job->problem.q.dtype), unit_roundoff(x->dtype));
+    for (int64_t row = 0; row < shape[0] * shape[1] * shape[2]; row++) {
+        int64_t b = row / shape[2] / shape[1], h = row / shape[2] % shape[1], i = row % shape[2];
+        int64_t first = b * x->stride[0] + h * x->stride[1] + i * x->stride[2];
+        double error = 0, naive_error = 0, size = 0;
+        for (int64_t n = first; n < first + shape[3]; n++) {
+            double ref = run_element(expected, n), dx = run_element(x, n) - ref, dn = run_element(naive, n) - ref;
+            if (!isfinite(dx)) continue; /* counted as misplaced, or so in both */
+            error += dx * dx;
+            naive_error += isfinite(dn) ? dn * dn : 0;
+            size += ref * ref;
+        }
+        double limit = row_rule_limit(&terms[row], 2, u, naive_error, size);
+        if (error > 0) worst = fmax(worst, limit > 0 ? sqrt(error / limit) : INFINITY);
+    }
+    return worst;
 }
 
 /* Float32 tensors like the job's results, set to zero. */
@@ -102,18 +128,26 @@ static int judge(struct run_job *job, attn_context *reference)
 {
     attn_tensor expected[RUN_RESULTS] = {{0}}, naive[RUN_RESULTS] = {{0}};
     unsigned char *mask = NULL;
-    int status = new_like_results(job, expected);
+    void *terms = NULL;
+    const struct cli_shape *s = &job->shape;
+    size_t rows = (size_t)(s->batch * s->heads_q * s->seq_q);
+    int status = run_alloc(job, rows * sizeof(struct row_terms), &terms);
+    if (!status) status = new_like_results(job, expected);
     if (!status) status = new_like_results(job, naive);
     if (!status) status = new_dropout_mask(job, reference, &mask);
     if (status) return status;
     attn_status result = compute_reference(job, reference, expected);
     if (result != ATTN_OK) return cli_fail_library(result, "--check");
-    status = run_naive(job, mask, naive);
+    status = run_naive(job, mask, naive, terms);
     for (int r = 0; r < RUN_KEEP && !status; r++) {
         if (!expected[r].data) continue;
         struct difference d = compare_tensors(&job->results[r].tensor, &expected[r]);
         struct difference yardstick = compare_tensors(&naive[r], &expected[r]);
         add_verdict(job, run_result_names[r], &d, cli_judge(job, (enum run_result)r, &yardstick));
+        if (r != RUN_OUT) continue;
+        struct run_verdict *v = &job->verdicts[job->verdict_count - 1];
+        v->row_share = row_share(job, &expected[r], &naive[r], terms);
+        v->good &= v->row_share <= 1;
     }
     return status;
 }

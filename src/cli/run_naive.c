@@ -4,7 +4,7 @@
 #include "run.h"
 
 #include "common/number.h"
-#include "naive.h"
+#include "row_rule.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -22,6 +22,8 @@ struct yardstick {
     double *q, *k, *v, *dout, *dlse;
     unsigned char *visible;
     float *bias, *keep, *slopes, *out, *lse, *dq, *dk, *dv, *dbias, *dsink;
+    double *scores;          /* [Sk] */
+    struct row_terms *terms; /* [B, Hq, Sq] of the whole job */
 };
 
 static int64_t offset_of(const attn_tensor *t, int64_t b, int64_t h, int64_t i, int64_t d)
@@ -71,6 +73,7 @@ static int new_arrays(struct yardstick *y)
     if (!status) status = new_array(y, s->seq_k * s->head_dim_v, sizeof(double), &y->v);
     if (!status) status = new_array(y, rows * s->head_dim_v, sizeof(float), &y->out);
     if (!status) status = new_array(y, rows, sizeof(float), &y->lse);
+    if (!status) status = new_array(y, s->seq_k, sizeof(double), &y->scores);
     if (!status) status = new_array(y, pairs, 1, &y->visible);
     if (!status && p->bias.data && p->bias.dtype != ATTN_BOOL) status = new_array(y, pairs, sizeof(float), &y->bias);
     if (!status && y->dropout) status = new_array(y, pairs, sizeof(float), &y->keep);
@@ -198,6 +201,10 @@ static int measure_rows(struct yardstick *y)
     for (int64_t g = 0; y->slopes && g < y->group; g++)
         y->slopes[g] = p->alibi[y->b * p->alibi_batch_stride + head + g];
     int failed = naive_forward(&naive, y->out, y->lse);
+    for (int64_t g = 0; g < y->group; g++)
+        for (int64_t r = 0; r < y->rows; r++)
+            y->terms[(y->b * job->shape.heads_q + head + g) * job->shape.seq_q + y->first + r] =
+                row_rule_terms(&naive, 0, g, r, y->scores);
     store_rows(y, y->out, &y->results[RUN_OUT]);
     store_rows(y, y->lse, &y->results[RUN_LSE]);
     if (failed || !job->backward) return failed;
@@ -226,10 +233,11 @@ static int measure_head(struct yardstick *y)
     return CLI_OK;
 }
 
-int run_naive(struct run_job *job, const unsigned char *dropout, attn_tensor results[RUN_RESULTS])
+int run_naive(struct run_job *job, const unsigned char *dropout, attn_tensor results[RUN_RESULTS],
+              struct row_terms *terms)
 {
     const struct cli_shape *s = &job->shape;
-    struct yardstick y = {.job = job, .dropout = dropout, .results = results};
+    struct yardstick y = {.job = job, .dropout = dropout, .results = results, .terms = terms};
     float *lse = results[RUN_LSE].data;
     for (int64_t n = 0; lse && n < run_count(&results[RUN_LSE]); n++) lse[n] = -INFINITY;
     if (s->batch == 0 || s->heads_q == 0 || s->seq_q == 0) return CLI_OK;

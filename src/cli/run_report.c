@@ -55,6 +55,7 @@ static void print_text(const struct run_job *job)
     for (int i = 0; i < job->verdict_count; i++) {
         const struct run_verdict *v = &job->verdicts[i];
         printf("check     %s: max error %.3g, relative %.3g, allowed %.3g", v->what, v->error, v->relative, v->allowed);
+        if (v->row_share > 0) printf(", %.2g of the row rule", v->row_share);
         if (v->misplaced) printf(", %" PRId64 " not finite where they should be or the reverse", v->misplaced);
         puts(v->good ? ": good" : ": WRONG");
     }
@@ -83,6 +84,7 @@ static void json_verdicts(struct cli_json *json, const struct run_job *job)
         cli_json_real(json, "max_error", v->error);
         cli_json_real(json, "relative_error", v->relative);
         cli_json_real(json, "allowed", v->allowed);
+        cli_json_real(json, "row_share", v->row_share);
         cli_json_int(json, "misplaced", v->misplaced);
         cli_json_bool(json, "good", v->good);
         cli_json_close(json, '}');

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The row part of the accuracy rule (docs/semantics.md section 9) for a problem in the dense form of naive.h. */
+#ifndef ATTN_TESTS_ROW_RULE_H
+#define ATTN_TESTS_ROW_RULE_H
+
+#include "naive.h"
+
+/* What one row's terms are made of, in float64. */
+struct row_terms {
+    double values;   /* sum over j of (P_j |V_j|)^2, |V_j| the norm of value j */
+    double absolute; /* squared norm of sum over j of P_j |V_j|, by elements */
+    double score;    /* max |s_j| over visible keys */
+};
+
+/* Of query i of head h of sequence b. scores: room for Sk numbers. */
+struct row_terms row_rule_terms(const struct naive_problem *p, int64_t b, int64_t h, int64_t i, double *scores);
+
+/* The largest permitted |x - ref|^2 of a row: m is 2 forward, u the unit roundoff of the dtype, naive the row's
+ * |naive - ref|^2, size its |ref|^2. */
+double row_rule_limit(const struct row_terms *terms, double m, double u, double naive, double size);
+
+#endif
