@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "row_rule.h"
 
+#include "attn/attn.h"
+
 #include <math.h>
 
 static int64_t pair_index(const struct naive_problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
@@ -52,8 +54,19 @@ struct row_terms row_rule_terms(const struct naive_problem *p, int64_t b, int64_
     return t;
 }
 
-double row_rule_limit(const struct row_terms *terms, double m, double u, double naive, double size)
+double row_rule_unit(int32_t dtype)
+{
+    return dtype == ATTN_F16 ? 0x1p-11 : dtype == ATTN_BF16 ? 0x1p-8 : 0x1p-24;
+}
+
+double row_rule_rounding(int32_t dtype, double x)
+{
+    double smallest = dtype == ATTN_F16 ? 0x1p-24 : dtype == ATTN_BF16 ? 0x1p-133 : 0x1p-149;
+    return fmax(row_rule_unit(dtype) * fabs(x), smallest / 2);
+}
+
+double row_rule_limit(const struct row_terms *terms, double m, double u, double naive, double rounding)
 {
     double score = 4 * 0x1p-24 * (1 + terms->score);
-    return m * m * naive + 16 * u * u * terms->values + score * score * terms->absolute + 4 * u * u * size;
+    return m * m * naive + 16 * u * u * terms->values + score * score * terms->absolute + 4 * rounding;
 }

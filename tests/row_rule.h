@@ -15,8 +15,12 @@ struct row_terms {
 /* Of query i of head h of sequence b. scores: room for Sk numbers. */
 struct row_terms row_rule_terms(const struct naive_problem *p, int64_t b, int64_t h, int64_t i, double *scores);
 
+/* Unit roundoff of F32, F16 or BF16, and what half a unit in the last place of x comes to: subnormals have a floor. */
+double row_rule_unit(int32_t dtype);
+double row_rule_rounding(int32_t dtype, double x);
+
 /* The largest permitted |x - ref|^2 of a row: m is 2 forward, u the unit roundoff of the dtype, naive the row's
- * |naive - ref|^2, size its |ref|^2. */
-double row_rule_limit(const struct row_terms *terms, double m, double u, double naive, double size);
+ * |naive - ref|^2, rounding its sum of row_rule_rounding(ref)^2. */
+double row_rule_limit(const struct row_terms *terms, double m, double u, double naive, double rounding);
 
 #endif

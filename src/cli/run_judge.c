@@ -40,9 +40,11 @@ static void add_verdict(struct run_job *job, const char *what, const struct diff
     v->good = d->misplaced == 0 && d->largest <= allowed;
 }
 
-static double unit_roundoff(int32_t dtype)
+/* The type whose rounding counts: of the query or of the result. */
+static int32_t coarser(const struct run_job *job, enum run_result which)
 {
-    return dtype == ATTN_F16 ? 0x1p-11 : dtype == ATTN_BF16 ? 0x1p-8 : 0x1p-24;
+    int32_t q = job->problem.q.dtype, x = job->results[which].tensor.dtype;
+    return row_rule_unit(q) > row_rule_unit(x) && which != RUN_LSE ? q : x;
 }
 
 /* The accuracy rule (docs/semantics.md section 9): the limit of max|x - reference|. naive is what the
@@ -50,7 +52,7 @@ static double unit_roundoff(int32_t dtype)
 static double cli_judge(const struct run_job *job, enum run_result which, const struct difference *naive)
 {
     double factor = which <= RUN_LSE ? 2 : 3;
-    return factor * naive->largest + 2 * unit_roundoff(job->results[which].tensor.dtype) * naive->magnitude;
+    return factor * naive->largest + 2 * row_rule_rounding(coarser(job, which), naive->magnitude);
 }
 
 /* Largest share of the row rule that a row of the output takes up; over 1 is wrong. */
@@ -59,19 +61,21 @@ static double row_share(const struct run_job *job, const attn_tensor *expected, 
 {
     const attn_tensor *x = &job->results[RUN_OUT].tensor;
     const int64_t *shape = x->shape;
-    double worst = 0, u = fmax(unit_roundoff(job->problem.q.dtype), unit_roundoff(x->dtype));
+    int32_t dtype = coarser(job, RUN_OUT);
+    double worst = 0;
     for (int64_t row = 0; row < shape[0] * shape[1] * shape[2]; row++) {
         int64_t b = row / shape[2] / shape[1], h = row / shape[2] % shape[1], i = row % shape[2];
         int64_t first = b * x->stride[0] + h * x->stride[1] + i * x->stride[2];
-        double error = 0, naive_error = 0, size = 0;
+        double error = 0, naive_error = 0, rounding = 0, half;
         for (int64_t n = first; n < first + shape[3]; n++) {
             double ref = run_element(expected, n), dx = run_element(x, n) - ref, dn = run_element(naive, n) - ref;
             if (!isfinite(dx)) continue; /* counted as misplaced, or so in both */
             error += dx * dx;
             naive_error += isfinite(dn) ? dn * dn : 0;
-            size += ref * ref;
+            half = row_rule_rounding(dtype, ref);
+            rounding += half * half;
         }
-        double limit = row_rule_limit(&terms[row], 2, u, naive_error, size);
+        double limit = row_rule_limit(&terms[row], 2, row_rule_unit(dtype), naive_error, rounding);
         if (error > 0) worst = fmax(worst, limit > 0 ? sqrt(error / limit) : INFINITY);
     }
     return worst;
