@@ -1,0 +1,154 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# mutants.sh BUILD_DIR [MUTANT...]: does the suite notice mistakes? For each deliberate mistake of mutants.txt,
+# or only for those named, builds the library with it and demands that `attn check` of BUILD_DIR reports a
+# failure (exit status 1) against that library; without any mistake it must pass. Works in BUILD_DIR/mutants.
+#
+# A mistake reaches the objects of src/cpu alone: a header with a mistake is compiled into no other, so that
+# validation and the reference stay right. Environment:
+#   ATTN_CHECK          the command; it must print attn_build_info()
+#   ATTN_CHECK_SECONDS  how long it may take
+#   CC, JOBS            compiler; mutants at a time
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+source=$(cd "$here/../.." && pwd)
+build=$(cd "${1:?usage: $0 BUILD_DIR [MUTANT...]}" && pwd)
+shift
+work=$build/mutants
+base=$work/base
+list=$here/mutants.txt
+check=${ATTN_CHECK:-$build/attn check --quick --fail-fast --device cpu}
+seconds=${ATTN_CHECK_SECONDS:-300}
+cc=${CC:-cc}
+jobs=${JOBS:-$(nproc)}
+mark="built for mutants"
+# The name under which programs of this build ask for the library.
+soname=$(readelf -d "$build/attn" | sed -n 's/.*(NEEDED).*\[\(libattn\.[^]]*\)\].*/\1/p')
+
+die()
+{
+  echo "mutants.sh: $*" >&2
+  exit 2
+}
+
+# object SOURCE: name of its object file
+object() { echo "${1//\//_}.o"; }
+
+# compile ROOT SOURCE DIR: compiles ROOT/SOURCE into DIR. The kernels and the reference are where the suite
+# spends its time; a level has the flags that CMakeLists.txt gives it.
+compile()
+{
+  local root=$1 file=$2 object flags=-O1 level
+  object=$3/$(object "$file")
+  case $file in
+  src/cpu/level_*)
+    level=${file#src/cpu/level_}
+    flags="-O3 $(sed -n "s/^set(ATTN_CPU_FLAGS_${level%.c} \"\(.*\)\").*/\1/p" "$source/CMakeLists.txt" | tr ';' ' ')"
+    ;;
+  src/ref/*) flags=-O3 ;;
+  esac
+  # shellcheck disable=SC2046,SC2086 # words
+  "$cc" -std=c11 -D_GNU_SOURCE -DATTN_BUILD -DATTN_BUILD_TEXT="\"$mark\"" -w $flags -ffp-contract=off -fno-math-errno \
+    -fopenmp -fPIC -fvisibility=hidden -I"$source/include" -I"$root/src" -I"$root/src/common" \
+    $(pkg-config --cflags hwloc) -MMD -c "$root/$file" -o "$object"
+}
+
+# link DIR: the library of the objects in DIR, and of those in base that DIR lacks
+link()
+{
+  local dir=$1 file objects=()
+  for file in "${sources[@]}"; do
+    file=$(object "$file")
+    [ -e "$dir/$file" ] && objects+=("$dir/$file") || objects+=("$base/$file")
+  done
+  # shellcheck disable=SC2046 # words
+  "$cc" -shared -fopenmp -Wl,-soname,"$soname" -Wl,--version-script="$source/src/attn.map" "${objects[@]}" \
+    $(pkg-config --libs hwloc) -lpthread -lm -o "$dir/$soname"
+}
+
+# run_check DIR: exit status of the command against the library in DIR; its output in DIR/check.txt
+run_check()
+{
+  local status=0
+  # Teams of several runs share the cores, so waiting threads must sleep.
+  # shellcheck disable=SC2086 # words
+  LD_LIBRARY_PATH=$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} OMP_WAIT_POLICY=passive \
+    timeout "$seconds" $check >"$1/check.txt" 2>&1 || status=$?
+  grep -q "$mark" "$1/check.txt" || return 99
+  return $status
+}
+
+# describe DIR STATUS: what the run in DIR says, in a line
+describe()
+{
+  case $2 in
+  0) echo "the suite passes" ;;
+  1) sed -n 's/^FAIL //p' "$1/check.txt" | head -n 1 ;;
+  99) echo "not run against $1/$soname: $(tail -n 1 "$1/check.txt")" ;;
+  124) echo "no end after $seconds seconds" ;;
+  *) echo "exit status $2: $(grep -m 1 '^CRASH' "$1/check.txt" || tail -n 1 "$1/check.txt")" ;;
+  esac
+}
+
+# try_mutant NAME: builds and runs it; "pass" or "fail" and what happened in NAME/result.txt
+try_mutant()
+{
+  local name=$1 dir=$work/$1 files file header status=0 verdict=fail
+  mkdir -p "$dir/src"
+  cp -r "$source/src/common" "$source/src/cpu" "$dir/src"
+  files=$(awk -v name="$name" -v root="$dir" -f "$here/mutate.awk" "$list") || exit 1
+  for file in "${sources[@]}"; do
+    [[ $file == src/cpu/* ]] || continue
+    for header in $files; do
+      if grep -qF "$source/$header" "$base/$(object "$file" | sed 's/o$/d/')"; then
+        compile "$dir" "$file" "$dir"
+        break
+      fi
+    done
+  done
+  compgen -G "$dir/*.o" >/dev/null || die "$name: no object of src/cpu depends on $files"
+  link "$dir"
+  run_check "$dir" || status=$?
+  if [ $status = 1 ]; then verdict=pass; fi
+  printf '%s %s\n' $verdict "$(describe "$dir" $status)" >"$dir/result.txt"
+}
+
+# ---- the unmutated library -------------------------------------------------------------------------------
+
+[ -n "$soname" ] || die "$build/attn needs no libattn"
+rm -rf "$work"
+mkdir -p "$base"
+cd "$source"
+sources=(src/common/*.c src/cpu/*.c src/ref/*.c)
+
+running=0
+for file in "${sources[@]}"; do
+  if ((running++ >= jobs)); then wait -n || true; fi
+  compile "$source" "$file" "$base" &
+done
+wait
+link "$base" # fails without one of the objects
+status=0
+run_check "$base" || status=$?
+[ $status = 0 ] || die "the suite must pass without a mistake: $(describe "$base" $status)"
+
+# ---- the mutants -----------------------------------------------------------------------------------------
+
+if [ $# -gt 0 ]; then names=("$@"); else mapfile -t names < <(awk '$1 == "mutant" { print $2 }' "$list"); fi
+running=0
+for name in "${names[@]}"; do
+  if ((running++ >= jobs)); then wait -n || true; fi
+  try_mutant "$name" &
+done
+wait
+
+passed=0 failed=0
+for name in "${names[@]}"; do
+  verdict=fail text="could not be built"
+  if [ -e "$work/$name/result.txt" ]; then read -r verdict text <"$work/$name/result.txt"; fi
+  printf '%-4s %-34s %s\n' "$verdict" "$name" "$text"
+  if [ "$verdict" = pass ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+done
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The list of what is tested: every device, and on it every level that this build and machine can be forced to use. */
+#include "suite_core.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Levels that a device may have. What a context refuses is not there; the header line of the run says so. A new
+ * instruction set or kernel family is a row here. */
+static const struct level {
+    int32_t backend;
+    const char *name, *force, *isa;
+} levels[] = {
+    {ATTN_BACKEND_CPU, "scalar", "isa=scalar", "scalar"},
+    {ATTN_BACKEND_CPU, "avx2", "isa=avx2", "avx2"},
+    {ATTN_BACKEND_CPU, "avx512", "isa=avx512", "avx512"},
+    {ATTN_BACKEND_CPU, "amx", "isa=amx", "amx"},
+    {ATTN_BACKEND_CUDA, "auto", "", ""},
+};
+enum { LEVELS = sizeof levels / sizeof *levels };
+
+attn_context *suite_context(const struct suite_target *target, int threads, const char *extra)
+{
+    char force[160];
+    snprintf(force, sizeof force, "%s%s%s", target->force, target->force[0] && extra ? "," : "", extra ? extra : "");
+    attn_config config = {.struct_size = sizeof config};
+    config.backend = target->backend;
+    config.device = target->ordinal;
+    config.num_threads = threads;
+    config.force = force[0] ? force : NULL;
+    attn_context *ctx;
+    return attn_create(&config, &ctx) == ATTN_OK ? ctx : NULL;
+}
+
+int suite_plan_is(const struct suite_target *target, const char *op, const attn_plan *plan, char *why, size_t size)
+{
+    char kernel[64];
+    if (plan->backend != target->backend || plan->device != target->index) {
+        snprintf(why, size, "plan: backend %d, device %d, expected %d, %d", plan->backend, plan->device,
+                 target->backend, target->index);
+        return 0;
+    }
+    if (target->isa[0] && strcmp(plan->isa, target->isa)) {
+        snprintf(why, size, "plan: isa \"%s\", expected \"%s\"", plan->isa, target->isa);
+        return 0;
+    }
+    snprintf(kernel, sizeof kernel, "%s_%s", op, target->kernel);
+    if (strncmp(plan->kernel, kernel, strlen(kernel))) {
+        snprintf(why, size, "plan: kernel \"%s\", expected \"%s...\"", plan->kernel, kernel);
+        return 0;
+    }
+    return 1;
+}
+
+static int wanted(const struct suite *s, const struct suite_target *target)
+{
+    const char *device = s->options->device;
+    if (!device) return 1;
+    return !strcmp(device, target->device) || !strcmp(device, target->name) ||
+           (!strcmp(device, "cuda") && target->backend == ATTN_BACKEND_CUDA);
+}
+
+static void add_target(struct suite *s, struct suite_target target)
+{
+    if (s->targets == SUITE_MAX_TARGETS || !wanted(s, &target)) return;
+    target.ctx = suite_context(&target, 0, NULL);
+    if (target.ctx) s->target[s->targets++] = target;
+    else if (s->options->verbose && !s->options->json) printf("no %s: %s\n", target.name, attn_last_error());
+}
+
+static void add_device(struct suite *s, int32_t index, const attn_device_info *info)
+{
+    for (int n = 0; n < LEVELS; n++) {
+        if (levels[n].backend != info->backend) continue;
+        struct suite_target t = {.backend = info->backend, .index = index, .ordinal = info->ordinal};
+        t.host = info->backend == ATTN_BACKEND_CPU;
+        if (t.host) snprintf(t.device, sizeof t.device, "cpu");
+        else snprintf(t.device, sizeof t.device, "cuda:%d", (int)info->ordinal);
+        snprintf(t.name, sizeof t.name, "%s/%s", t.device, levels[n].name);
+        snprintf(t.force, sizeof t.force, "%s", levels[n].force);
+        snprintf(t.isa, sizeof t.isa, "%s", levels[n].isa);
+        snprintf(t.kernel, sizeof t.kernel, "%s", levels[n].isa);
+        add_target(s, t);
+    }
+}
+
+int suite_find_targets(struct suite *s)
+{
+    s->reference = (struct suite_target){
+        .name = "reference", .device = "reference", .backend = ATTN_BACKEND_REFERENCE, .host = 1,
+        .isa = "float64", .kernel = "reference"};
+    add_target(s, s->reference);
+    s->reference.ctx = suite_context(&s->reference, 0, NULL);
+    if (!s->reference.ctx) return 0;
+    int32_t count = 0;
+    attn_device_count(&count);
+    for (int32_t n = 0; n < count; n++) {
+        attn_device_info info = {.struct_size = sizeof info};
+        if (attn_device_get(n, &info) == ATTN_OK) add_device(s, n, &info);
+    }
+    return s->targets;
+}

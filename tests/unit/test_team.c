@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * attn_cpu_parallel: every task once, in a team, inside a caller's parallel region, in a forked child. */
+#include "unit.h"
+
+#include "internal.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MOST_TASKS = 1000, PATIENCE = 60 /* seconds; a hang must not wait for the test's own limit */ };
+
+typedef struct tally {
+    atomic_int runs[MOST_TASKS];
+    atomic_int wrong_thread, last_task, backwards;
+    int32_t threads;
+} tally;
+
+static void count(void *arg, int64_t task, int32_t thread)
+{
+    tally *t = arg;
+    atomic_fetch_add(&t->runs[task], 1);
+    if (thread < 0 || thread >= t->threads) atomic_fetch_add(&t->wrong_thread, 1);
+    if (atomic_exchange(&t->last_task, (int)task) > (int)task) atomic_fetch_add(&t->backwards, 1);
+}
+
+/* 1 if all was as promised. */
+static int each_once(int32_t threads, int64_t tasks)
+{
+    tally *t = calloc(1, sizeof *t);
+    if (!t) return 0;
+    t->threads = threads;
+    attn_cpu_parallel(threads, tasks, count, t);
+    int good = t->wrong_thread == 0 && (threads > 1 || t->backwards == 0);
+    for (int64_t n = 0; n < MOST_TASKS; n++) good = good && t->runs[n] == (n < tasks);
+    free(t);
+    return good;
+}
+
+static int many_sizes(void)
+{
+    const int32_t threads[] = {1, 2, 3, 8};
+    const int64_t tasks[] = {0, 1, 2, 7, 64, MOST_TASKS};
+    int good = 1;
+    for (size_t n = 0; n < sizeof threads / sizeof *threads; n++)
+        for (size_t m = 0; m < sizeof tasks / sizeof *tasks; m++) good = good && each_once(threads[n], tasks[m]);
+    return good;
+}
+
+static void every_task_once(void **state)
+{
+    (void)state;
+    assert_true(many_sizes());
+}
+
+static void inside_a_parallel_region(void **state)
+{
+    (void)state;
+    atomic_int bad = 0;
+#pragma omp parallel num_threads(3)
+    {
+        if (!many_sizes()) atomic_fetch_add(&bad, 1);
+    }
+    assert_int_equal(bad, 0);
+#pragma omp parallel for num_threads(2)
+    for (int n = 0; n < 8; n++)
+        if (!each_once(4, MOST_TASKS)) atomic_fetch_add(&bad, 1);
+    assert_int_equal(bad, 0);
+}
+
+/* ---- fork ---------------------------------------------------------------------------------------------------------------- */
+
+/* Runs body in a child; 1 if it returned 1 there in time. */
+static int in_child(int (*body)(void))
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(PATIENCE); /* kills it */
+        _exit(body() ? 0 : 1);
+    }
+    int status;
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static int grandchild(void) { return many_sizes() && in_child(many_sizes); }
+
+/* The parent's team has worked, so its threads exist; the child has none of them. */
+static void child_of_a_team(void **state)
+{
+    (void)state;
+    attn_cpu_watch_forks();
+    assert_true(many_sizes());
+    assert_true(in_child(many_sizes));
+    assert_true(in_child(grandchild));
+    assert_true(many_sizes()); /* the parent goes on as before */
+}
+
+static attn_context *ctx;
+static float out[2][8 * 64 * 16];
+
+static int forward(int n)
+{
+    static float x[8 * 64 * 16];
+    uint64_t random = 6;
+    for (size_t e = 0; e < sizeof x / sizeof *x; e++) x[e] = (float)unit_between(&random, -100, 100) / 50.0f;
+    attn_problem p = ATTN_PROBLEM_INIT;
+    p.q = p.k = p.v = attn_bhsd(x, ATTN_F32, 1, 8, 64, 16);
+    p.out = attn_bhsd(out[n], ATTN_F32, 1, 8, 64, 16);
+    return attn_forward(ctx, &p, NULL) == ATTN_OK;
+}
+
+static int same_in_child(void)
+{
+    memset(out[1], 0xff, sizeof out[1]);
+    return forward(1) && memcmp(out[0], out[1], sizeof out[0]) == 0;
+}
+
+static void context_in_a_child(void **state)
+{
+    (void)state;
+    attn_config config = ATTN_CONFIG_INIT;
+    config.num_threads = 4;
+    assert_int_equal(attn_create(&config, &ctx), ATTN_OK);
+    assert_true(forward(0));
+    assert_true(in_child(same_in_child));
+    attn_destroy(ctx);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_task_once),
+        cmocka_unit_test(inside_a_parallel_region),
+        cmocka_unit_test(child_of_a_team),
+        cmocka_unit_test(context_in_a_child),
+    };
+    return cmocka_run_group_tests_name("team", tests, NULL, NULL);
+}
