@@ -4,7 +4,7 @@
 # exactly as often as the list says.
 
 function fail(text) {
-  print "mutants.txt: " name ": " text >"/dev/stderr"
+  print "mutants.txt: " name ": " text "\n" >"/dev/stderr"
   failed = 1
   exit 1
 }
