@@ -59,6 +59,11 @@ double row_rule_unit(int32_t dtype)
     return dtype == ATTN_F16 ? 0x1p-11 : dtype == ATTN_BF16 ? 0x1p-8 : 0x1p-24;
 }
 
+int32_t row_rule_type(int32_t a, int32_t b)
+{
+    return row_rule_unit(a) > row_rule_unit(b) ? a : b;
+}
+
 double row_rule_rounding(int32_t dtype, double x)
 {
     double smallest = dtype == ATTN_F16 ? 0x1p-24 : dtype == ATTN_BF16 ? 0x1p-133 : 0x1p-149;

@@ -15,6 +15,8 @@ struct row_terms {
 /* Of query i of head h of sequence b. scores: room for Sk numbers. */
 struct row_terms row_rule_terms(const struct naive_problem *p, int64_t b, int64_t h, int64_t i, double *scores);
 
+/* The one of two types that rounds more: of query and output. */
+int32_t row_rule_type(int32_t a, int32_t b);
 /* Unit roundoff of F32, F16 or BF16, and what half a unit in the last place of x comes to: subnormals have a floor. */
 double row_rule_unit(int32_t dtype);
 double row_rule_rounding(int32_t dtype, double x);

@@ -18,6 +18,7 @@ static const char help[] = "Usage: attn check [OPTIONS]\n"
                            "  --quick       A selection that takes a minute or two (default)\n"
                            "  --full        Every case\n"
                            "  --filter S    Only cases whose name contains S\n"
+                           "  --fail-fast   Stop after the first case that fails\n"
                            "  --verbose     Print every case\n"
                            "  --json        Print JSON\n"
                            "  --help        Show this page\n"
@@ -30,12 +31,13 @@ static const char help[] = "Usage: attn check [OPTIONS]\n"
 static int cmd_check(int argc, char **argv)
 {
     const char *device = "auto", *filter = NULL;
-    int quick = 0, full = 0, json = 0, verbose = 0, words;
+    int quick = 0, full = 0, json = 0, verbose = 0, fail_fast = 0, words;
     const struct cli_option table[] = {
         {.name = "--device", .kind = CLI_TEXT, .target = &device},
         {.name = "--filter", .kind = CLI_TEXT, .target = &filter},
         {.name = "--quick", .kind = CLI_FLAG, .target = &quick},
         {.name = "--full", .kind = CLI_FLAG, .target = &full},
+        {.name = "--fail-fast", .kind = CLI_FLAG, .target = &fail_fast},
         {.name = "--json", .kind = CLI_FLAG, .target = &json},
         {.name = "--verbose", .kind = CLI_FLAG, .target = &verbose},
     };
@@ -50,6 +52,7 @@ static int cmd_check(int argc, char **argv)
                                          .full = full,
                                          .filter = filter,
                                          .json = json,
+                                         .fail_fast = fail_fast,
                                          .verbose = verbose};
     return attn_suite_main(&options);
 }

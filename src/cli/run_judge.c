@@ -43,8 +43,8 @@ static void add_verdict(struct run_job *job, const char *what, const struct diff
 /* The type whose rounding counts: of the query or of the result. */
 static int32_t coarser(const struct run_job *job, enum run_result which)
 {
-    int32_t q = job->problem.q.dtype, x = job->results[which].tensor.dtype;
-    return row_rule_unit(q) > row_rule_unit(x) && which != RUN_LSE ? q : x;
+    int32_t x = job->results[which].tensor.dtype;
+    return which == RUN_LSE ? x : row_rule_type(job->problem.q.dtype, x);
 }
 
 /* The accuracy rule (docs/semantics.md section 9): the limit of max|x - reference|. naive is what the

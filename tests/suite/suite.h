@@ -9,6 +9,7 @@ struct attn_suite_options {
     int full;           /* 0: the quick part of each list */
     const char *filter; /* NULL: all. A case's whole name: that case, quick or not; else a part of names */
     int json;           /* one JSON object on stdout instead of text */
+    int fail_fast;      /* stop after the first case that fails */
     int verbose;        /* also a line per case that passes or is skipped */
 };
 

@@ -21,6 +21,7 @@ int suite_selected(struct suite *s, int quick, const char *name)
         if (filter && !strcmp(filter, name)) s->exact = 1;
         return 0;
     }
+    if (s->stopped) return 0;
     if (s->exact) {
         if (strcmp(filter, name)) return 0;
     } else {
@@ -97,6 +98,7 @@ static void conclude(struct suite *s, int target, const struct suite_check *chec
     if (check->worst > tally->worst) tally->worst = check->worst;
     if (check->failed) {
         tally->failed++;
+        s->stopped = s->options->fail_fast;
         print_failure(s, check);
     } else if (check->skipped) {
         tally->skipped++;
@@ -121,7 +123,7 @@ static void run_on(struct suite *s, int target, const char *name, suite_function
 
 void suite_on_targets(struct suite *s, const char *name, suite_function *function, const void *arg)
 {
-    for (int t = 0; t < s->targets; t++) run_on(s, t, name, function, arg);
+    for (int t = 0; t < s->targets && !s->stopped; t++) run_on(s, t, name, function, arg);
 }
 
 void suite_each(struct suite *s, int quick, const char *name, suite_function *function, const void *arg)

@@ -83,6 +83,7 @@ struct suite {
     int section_index;
     int listing; /* only looks whether the filter is the whole name of a case */
     int exact;   /* it is */
+    int stopped; /* a case has failed, and that is enough */
     int matched; /* cases that the filter let through */
     struct suite_tally tally[SUITE_MAX_SECTIONS][SUITE_MAX_TARGETS];
     struct suite_failure *failures; /* for JSON */

@@ -3,6 +3,8 @@
 #include "suite_case.h"
 #include "suite_format.h"
 
+#include "row_rule.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,34 +34,26 @@ struct extremes {
     double x, naive, ref; /* largest |x - ref|, |naive - ref|, |ref| */
 };
 
-/* What one rounding may change: u of the value, and in float16 no less than half of the smallest subnormal number. */
-static double one_rounding(const struct suite_case *c, double x)
-{
-    double u = fmax(suite_unit(c->q_type), suite_unit(c->out_type));
-    return fmax(u * fabs(x), c->q_type == ATTN_F16 || c->out_type == ATTN_F16 ? 0x1p-25 : 0);
-}
-
 /* Returns the share of the row rule that row `row` uses up. */
 static double row_share(const struct suite_built *t, const struct suite_truth *truth, const struct suite_result *naive,
                         const struct suite_result *x, int64_t row, struct extremes *most)
 {
     int64_t dv = t->c.dv;
-    double u = fmax(suite_unit(t->c.q_type), suite_unit(t->c.out_type)), e = 0x1p-24, m = 2;
-    double error = 0, naive_error = 0, roundings = 0;
+    int32_t dtype = row_rule_type(t->c.q_type, t->c.out_type);
+    double error = 0, naive_error = 0, rounding = 0;
     for (int64_t n = row * dv; n < (row + 1) * dv; n++) {
         double ref = truth->out[n], dx = x->out[n] - ref, dn = naive->out[n] - ref;
         if (!isfinite(ref) || !isfinite(x->out[n])) continue; /* same_places() has looked */
         if (!isfinite(dn)) dn = 0;                            /* where naive overflows it allows nothing */
         error += dx * dx;
         naive_error += dn * dn;
-        roundings += 4 * one_rounding(&t->c, ref) * one_rounding(&t->c, ref);
+        rounding += pow(row_rule_rounding(dtype, ref), 2);
         most->x = fmax(most->x, fabs(dx));
         most->naive = fmax(most->naive, fabs(dn));
         most->ref = fmax(most->ref, fabs(ref));
     }
-    double score = 4 * e * (1 + truth->largest_score[row]);
-    double limit = m * m * naive_error + 16 * u * u * truth->value_terms[row] + score * score * truth->absolute_terms[row] +
-                   roundings;
+    struct row_terms terms = {truth->value_terms[row], truth->absolute_terms[row], truth->largest_score[row]};
+    double limit = row_rule_limit(&terms, 2, row_rule_unit(dtype), naive_error, rounding);
     if (error == 0 || !isfinite(limit)) return 0;
     return limit > 0 ? sqrt(error / limit) : INFINITY;
 }
@@ -91,7 +85,7 @@ void suite_judge(struct suite_check *check, const struct suite_built *t, const s
         check->worst = fmax(check->worst, share);
         if (!(share <= 1)) suite_expect(check, 0, "%s: %.3g of the row rule", place_of(t, row, place, sizeof place), share);
     }
-    double limit = 2 * most.naive + 2 * one_rounding(&t->c, most.ref);
+    double limit = 2 * most.naive + 2 * row_rule_rounding(row_rule_type(t->c.q_type, t->c.out_type), most.ref);
     if (most.x > 0) check->worst = fmax(check->worst, most.x / limit);
     suite_expect(check, most.x <= limit, "max |x - ref| %.4g, allowed %.4g (naive %.4g, max |ref| %.4g)", most.x, limit,
                  most.naive, most.ref);
