@@ -29,7 +29,7 @@ static attn_status parse_count(int32_t *count, const char *key, const char *valu
     char *end;
     errno = 0;
     long n = strtol(value, &end, 10);
-    if (end == value || *end || errno || n < 1 || n > 65536)
+    if (value[0] < '0' || value[0] > '9' || *end || errno || n < 1 || n > 65536)
         return attn_fail(ATTN_INVALID_ARGUMENT, "%s: %s=%s: expected a number from 1 to 65536", source, key, value);
     *count = (int32_t)n;
     return ATTN_OK;
@@ -69,7 +69,8 @@ attn_status attn_force_parse(attn_force *force, const char *words, const char *s
         if (length >= sizeof pair) return attn_fail(ATTN_INVALID_ARGUMENT, "%s: a word is too long", source);
         memcpy(pair, words, length);
         pair[length] = '\0';
-        words += length + (words[length] == ',');
+        words += length;
+        if (*words == ',' && !*++words) return attn_fail(ATTN_INVALID_ARGUMENT, "%s: ends with a comma", source);
         char *value = strchr(pair, '=');
         if (!value) return attn_fail(ATTN_INVALID_ARGUMENT, "%s: \"%s\" is not key=value", source, pair);
         *value++ = '\0';

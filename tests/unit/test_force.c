@@ -192,6 +192,9 @@ static void forced_kernel(void **state)
     assert_int_equal(plan_of("kernel=unheard_of", &config, &plan), ATTN_OK);
     assert_string_equal(plan.kernel, "forward_scalar");
     assert_int_equal(plan_of("backend=reference", &config, &plan), ATTN_INVALID_ARGUMENT);
+    /* From the environment it concerns the contexts that have it. */
+    assert_int_equal(plan_of("backend=reference,kernel=forward_scalar", NULL, &plan), ATTN_OK);
+    assert_string_equal(plan.kernel, "forward_reference");
     assert_int_equal(plan_of("backend=reference,kernel=backward_reference", NULL, &plan), ATTN_OK);
     assert_string_equal(plan.kernel, "forward_reference");
 }
