@@ -5,7 +5,7 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-tools/setup.sh
+tools/setup.sh --build
 tools/build.sh release
 
 attn=build/release/attn

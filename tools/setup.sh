@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# setup.sh [--ci]: installs what building and testing needs on Debian 12 and 13 and Ubuntu 24.04.
-# Where all of it is there it does nothing and needs no network. --ci adds what only .ci/run uses.
+# setup.sh [--build | --ci]: installs what building and testing needs on Debian 12 and 13 and Ubuntu 24.04.
+# Where all of it is there it does nothing and needs no network. --build leaves out what only tests need,
+# --ci adds what only .ci/run uses.
 set -euo pipefail
 
+tests=yes
 ci=no
 case ${1:-} in
 "") ;;
+--build) tests=no ;;
 --ci) ci=yes ;;
 *)
-  echo "usage: $0 [--ci]" >&2
+  echo "usage: $0 [--build | --ci]" >&2
   exit 2
   ;;
 esac
@@ -45,7 +48,7 @@ missing()
   have_cmake || echo cmake
   have pkg-config || echo pkg-config
   have_library hwloc || echo libhwloc-dev
-  have_library cmocka || echo libcmocka-dev
+  [ $tests = no ] || have_library cmocka || echo libcmocka-dev
   [ $ci = yes ] || return 0
   have git || echo git
   have g++ || echo g++

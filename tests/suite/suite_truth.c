@@ -30,6 +30,15 @@ static double norm2(const double *x, int64_t n)
     return sum;
 }
 
+/* Without columns that are not finite: those are judged by their places alone. */
+static double finite_norm2(const double *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t d = 0; d < n; d++)
+        if (isfinite(x[d])) sum += x[d] * x[d];
+    return sum;
+}
+
 /* score = q.k */
 static void tile_dots(struct tile *w)
 {
@@ -119,6 +128,8 @@ static void tile_values(struct tile *w, int64_t row)
     const double *values = s->v + w->h / (t->c.hq / t->c.hkv) * s->sk * dv;
     for (int64_t j0 = w->low; j0 < w->high; j0 += KEYS) {
         int64_t n = w->high - j0 < KEYS ? w->high - j0 : KEYS;
+        double norm[KEYS];
+        for (int64_t j = 0; j < n; j++) norm[j] = finite_norm2(values + (j0 + j) * dv, dv);
         for (int64_t i = 0; i < w->rows; i++) {
             double *out = w->truth->out + (row + i) * dv, *absolute = w->absolute + i * dv;
             int64_t first, end;
@@ -131,7 +142,7 @@ static void tile_values(struct tile *w, int64_t row)
                 if (masked) continue; /* a NaN there must not count */
                 for (int64_t d = 0; d < dv; d++) out[d] += p * v[d];
                 for (int64_t d = 0; d < dv; d++) absolute[d] += p * fabs(v[d]);
-                w->truth->value_terms[row + i] += p * p * norm2(v, dv);
+                w->truth->value_terms[row + i] += p * p * norm[j - j0];
             }
         }
     }
@@ -168,7 +179,7 @@ static int tile_run(struct tile *w)
         row_softmax(w, w->first + i, w->score + i * (w->high - w->low), row + i);
     tile_dropout(w);
     tile_values(w, row);
-    for (int64_t i = 0; i < w->rows; i++) w->truth->absolute_terms[row + i] = norm2(w->absolute + i * c->dv, c->dv);
+    for (int64_t i = 0; i < w->rows; i++) w->truth->absolute_terms[row + i] = finite_norm2(w->absolute + i * c->dv, c->dv);
     free(w->score);
     return 0;
 }
