@@ -6,7 +6,7 @@ set -euo pipefail
 
 cd "$(dirname "$0")/.."
 tools/setup.sh --build
-tools/build.sh release
+tools/build.sh release -DATTN_TESTS=OFF
 
 attn=build/release/attn
 data=tests/data/smollm2

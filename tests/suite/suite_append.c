@@ -12,10 +12,7 @@ enum { B = APPEND_B, HKV = 2, HQ = 4, NEW = APPEND_NEW, ROOM = 37 };
 
 /* ---- setting up ------------------------------------------------------------------------------------------------------------- */
 
-static void *data_of(struct append_run *r, int buffer)
-{
-    return buffer < 0 ? NULL : r->t.buffer[buffer].data;
-}
+static void *data_of(struct append_run *r, int buffer) { return buffer < 0 ? NULL : r->t.buffer[buffer].data; }
 
 static int add_array(struct append_run *r, int64_t count, size_t size)
 {
@@ -89,8 +86,7 @@ static void plan_cache(struct append_run *r)
         ((int32_t *)data_of(r, r->cache_used))[b] = (int32_t)used[b];
         if (r->cache_starts >= 0) ((int32_t *)data_of(r, r->cache_starts))[b] = (int32_t)r->cache_start[b];
     }
-    for (int b = 0; r->cache_offsets >= 0 && b <= B; b++)
-        ((int32_t *)data_of(r, r->cache_offsets))[b] = 2 + b * ROOM;
+    for (int b = 0; r->cache_offsets >= 0 && b <= B; b++) ((int32_t *)data_of(r, r->cache_offsets))[b] = 2 + b * ROOM;
 }
 
 /* Batch entry or page, and row, of new token i. 0: it is skipped. */
@@ -166,7 +162,8 @@ static int add_cache(struct append_run *r, struct suite_view *view, int32_t dtyp
     if (suite_add_view(&r->t, view, dtype, shape, r->a.layout, 1)) return -1;
     if (!suite_is_scaled(dtype) || r->a.factors == FACTORS_ABSENT) return 0;
     int64_t factors = batches * HKV * rows;
-    view->scale_buffer = suite_add_buffer(&r->t, sizeof(float) * (size_t)factors, sizeof(float), r->a.factors == FACTORS_CHOSEN);
+    view->scale_buffer =
+        suite_add_buffer(&r->t, sizeof(float) * (size_t)factors, sizeof(float), r->a.factors == FACTORS_CHOSEN);
     if (view->scale_buffer < 0) return -1;
     view->t.scale_stride[0] = HKV * rows, view->t.scale_stride[1] = rows, view->t.scale_stride[2] = 1;
     for (int64_t n = 0; n < factors && r->a.factors == FACTORS_GIVEN; n++) /* one in nine is 0 */
@@ -190,7 +187,8 @@ static int add_rope(struct append_run *r)
         r->cos_table[n] = (float)cos(angle);
         r->sin_table[n] = (float)sin(angle);
     }
-    for (int64_t n = 0; r->positions >= 0 && n < tokens; n++) ((int32_t *)data_of(r, r->positions))[n] = (int32_t)(n * 13 % MAX_POSITION);
+    for (int64_t n = 0; r->positions >= 0 && n < tokens; n++)
+        ((int32_t *)data_of(r, r->positions))[n] = (int32_t)(n * 13 % MAX_POSITION);
     return 0;
 }
 
@@ -204,7 +202,8 @@ int suite_append_set_up(struct append_run *r, const struct append_case *a)
     if (plan_pages(r) || add_rope(r) || add_tokens(r, &r->k_new, HKV, a->d, 0, 1, &r->k_rows) ||
         add_cache(r, &r->k_cache, a->k_type, a->d))
         return -1;
-    if (a->v_type && (add_tokens(r, &r->v_new, HKV, a->dv, 0, 2, &r->v_rows) || add_cache(r, &r->v_cache, a->v_type, a->dv)))
+    if (a->v_type &&
+        (add_tokens(r, &r->v_new, HKV, a->dv, 0, 2, &r->v_rows) || add_cache(r, &r->v_cache, a->v_type, a->dv)))
         return -1;
     if (a->rotate_q && add_tokens(r, &r->q, HQ, a->d, 1, 3, &r->q_rows)) return -1;
     r->t.input_hash = suite_inputs_hash(&r->t);
@@ -227,7 +226,8 @@ static void rotate(const struct append_run *r, int b, int64_t i, float *x)
     int64_t rotary = rotary_of(&r->a), half = rotary / 2, position = r->used[b] + i;
     if (r->a.rope == ROPE_NONE) return;
     if (r->positions >= 0)
-        position = ((const int32_t *)(const void *)r->t.buffer[r->positions].data)[(r->new_batch == 1 ? 0 : b * NEW) + r->first[b] + i];
+        position = ((const int32_t *)(const void *)r->t.buffer[r->positions]
+                        .data)[(r->new_batch == 1 ? 0 : b * NEW) + r->first[b] + i];
     x += first_of(&r->a);
     for (int64_t n = 0; n < half; n++) {
         float *first = r->a.rope == ROPE_INTERLEAVED ? &x[2 * n] : &x[n];
@@ -239,20 +239,22 @@ static void rotate(const struct append_run *r, int b, int64_t i, float *x)
     }
 }
 
-static void expect_row(struct suite_check *check, struct append_run *r, const struct suite_view *view, int64_t batch, int64_t h,
-                       int64_t row, const float *x, const char *what)
+static void expect_row(struct suite_check *check, struct append_run *r, const struct suite_view *view, int64_t batch,
+                       int64_t h, int64_t row, const float *x, const char *what)
 {
     unsigned char expected[4 * 640];
     int64_t n = view->t.shape[3];
     size_t bytes = attn_dtype_bytes((attn_dtype)view->t.dtype, n);
     float factor = 1.0f, *scale = NULL;
     if (view->scale_buffer >= 0)
-        scale = (float *)data_of(r, view->scale_buffer) + batch * view->t.scale_stride[0] + h * view->t.scale_stride[1] + row;
+        scale = (float *)data_of(r, view->scale_buffer) + batch * view->t.scale_stride[0] +
+                h * view->t.scale_stride[1] + row;
     if (scale) factor = *scale;
     if (scale && r->a.factors == FACTORS_CHOSEN) {
         factor = suite_row_scale(view->t.dtype, x, n);
-        suite_expect(check, !memcmp(scale, &factor, sizeof factor), "%s, head %lld, row %lld: factor %.9g, expected %.9g", what,
-                     (long long)h, (long long)row, (double)*scale, (double)factor);
+        suite_expect(check, !memcmp(scale, &factor, sizeof factor),
+                     "%s, head %lld, row %lld: factor %.9g, expected %.9g", what, (long long)h, (long long)row,
+                     (double)*scale, (double)factor);
         memset(scale, SUITE_POISON, sizeof *scale);
     }
     suite_encode(view->t.dtype, expected, x, n, factor);
@@ -302,17 +304,25 @@ attn_append suite_append_call(struct append_run *r, attn_rope *rope, const struc
     p.k_cache = suite_view_tensor(&r->t, &r->k_cache, target);
     p.v_cache = suite_view_tensor(&r->t, &r->v_cache, target);
     p.q = suite_view_tensor(&r->t, &r->q, target);
-    p.new_len = (attn_lengths){.used = placed(r, r->new_used, target), .offsets = placed(r, r->offsets, target),
-                               .start = placed(r, r->new_start, target), .count = r->offsets >= 0 ? B : 0};
-    p.cache_len = (attn_lengths){.used = placed(r, r->cache_used, target), .offsets = placed(r, r->cache_offsets, target),
-                                 .start = placed(r, r->cache_starts, target), .count = r->cache_offsets >= 0 ? B : 0};
+    p.new_len = (attn_lengths){.used = placed(r, r->new_used, target),
+                               .offsets = placed(r, r->offsets, target),
+                               .start = placed(r, r->new_start, target),
+                               .count = r->offsets >= 0 ? B : 0};
+    p.cache_len = (attn_lengths){.used = placed(r, r->cache_used, target),
+                                 .offsets = placed(r, r->cache_offsets, target),
+                                 .start = placed(r, r->cache_starts, target),
+                                 .count = r->cache_offsets >= 0 ? B : 0};
     p.page_table = placed(r, r->table, target);
     p.page_table_pages = r->table >= 0 ? r->columns : 0;
     p.page_table_stride = r->table >= 0 ? r->columns + 2 : 0;
     p.slots = placed(r, r->slots, target);
-    *rope = (attn_rope){.struct_size = sizeof *rope, .interleaved = r->a.rope == ROPE_INTERLEAVED,
-                        .cos = placed(r, r->cosine, target), .sin = placed(r, r->sine, target),
-                        .rotary_dim = rotary_of(&r->a), .max_pos = MAX_POSITION, .first_dim = first_of(&r->a),
+    *rope = (attn_rope){.struct_size = sizeof *rope,
+                        .interleaved = r->a.rope == ROPE_INTERLEAVED,
+                        .cos = placed(r, r->cosine, target),
+                        .sin = placed(r, r->sine, target),
+                        .rotary_dim = rotary_of(&r->a),
+                        .max_pos = MAX_POSITION,
+                        .first_dim = first_of(&r->a),
                         .positions = placed(r, r->positions, target)};
     if (r->a.rope != ROPE_NONE) p.rope = rope;
     return p;
@@ -326,8 +336,10 @@ void suite_append_check(struct suite_check *check, const void *arg)
     attn_exec exec = {.struct_size = sizeof exec, .flags = ATTN_EXEC_WAIT};
     if (suite_expect(check, !suite_append_set_up(&r, arg), "no memory")) {
         attn_append p = suite_append_call(&r, &rope, check->target);
-        int ok = suite_expect_status(check, attn_query_append(check->target->ctx, &p, NULL, &plan), ATTN_OK, "attn_query_append");
-        if (ok && suite_expect_status(check, attn_kv_append(check->target->ctx, &p, &exec), ATTN_OK, "attn_kv_append")) {
+        int ok = suite_expect_status(check, attn_query_append(check->target->ctx, &p, NULL, &plan), ATTN_OK,
+                                     "attn_query_append");
+        if (ok &&
+            suite_expect_status(check, attn_kv_append(check->target->ctx, &p, &exec), ATTN_OK, "attn_kv_append")) {
             suite_fetch_outputs(check, &r.t);
             expect_tokens(check, &r);
             suite_expect_clean(check, &r.t);

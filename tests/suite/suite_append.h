@@ -5,7 +5,16 @@
 
 #include "suite_case.h"
 
-enum append_place { PLACE_PLAIN, PLACE_STARTED, PLACE_PACKED, PLACE_PAGE1, PLACE_PAGE16, PLACE_SLOTS, PLACE_POOL_SLOTS, PLACES };
+enum append_place {
+    PLACE_PLAIN,
+    PLACE_STARTED,
+    PLACE_PACKED,
+    PLACE_PAGE1,
+    PLACE_PAGE16,
+    PLACE_SLOTS,
+    PLACE_POOL_SLOTS,
+    PLACES
+};
 enum append_rope { ROPE_NONE, ROPE_HALF, ROPE_INTERLEAVED, ROPE_PARTIAL, ROPE_LAST_COLUMNS, ROPES };
 enum { FACTORS_GIVEN, FACTORS_CHOSEN, FACTORS_ABSENT, FACTORS };
 enum { APPEND_B = 3, APPEND_NEW = 5, MAX_POSITION = 64 };
@@ -20,7 +29,7 @@ struct append_run {
     struct append_case a;
     struct suite_built t; /* only its buffers are used */
     struct suite_view k_new, v_new, k_cache, v_cache, q;
-    float *k_rows, *v_rows, *q_rows; /* the new tokens as float32, [row of the new tensor][head][column] */
+    float *k_rows, *v_rows, *q_rows;          /* the new tokens as float32, [row of the new tensor][head][column] */
     int64_t first[APPEND_B], count[APPEND_B]; /* rows of the new tensors */
     int64_t used[APPEND_B], cache_base[APPEND_B], cache_start[APPEND_B];
     int64_t new_batch, new_rows;

@@ -19,11 +19,32 @@ static const struct {
     int64_t d, dv;
 } sizes[] = {{64, 64}, {96, 32}, {576, 512}, {32, 128}, {20, 7}};
 
-enum { AXIS_NEW, AXIS_K, AXIS_V, AXIS_PLACE, AXIS_LENGTHS, AXIS_LAYOUT, AXIS_ROPE, AXIS_POSITIONS, AXIS_FACTORS, AXIS_Q, AXIS_SIZE,
-       AXES };
+enum {
+    AXIS_NEW,
+    AXIS_K,
+    AXIS_V,
+    AXIS_PLACE,
+    AXIS_LENGTHS,
+    AXIS_LAYOUT,
+    AXIS_ROPE,
+    AXIS_POSITIONS,
+    AXIS_FACTORS,
+    AXIS_Q,
+    AXIS_SIZE,
+    AXES
+};
 
-static const int axis_values[AXES] = {COUNT(new_types), COUNT(cache_types), COUNT(cache_types) + 1, PLACES, COUNT(new_lengths),
-                                      COUNT(layouts),   ROPES,              2,                      FACTORS, 2, COUNT(sizes)};
+static const int axis_values[AXES] = {COUNT(new_types),
+                                      COUNT(cache_types),
+                                      COUNT(cache_types) + 1,
+                                      PLACES,
+                                      COUNT(new_lengths),
+                                      COUNT(layouts),
+                                      ROPES,
+                                      2,
+                                      FACTORS,
+                                      2,
+                                      COUNT(sizes)};
 
 static const char *const place_names[PLACES] = {"plain", "started", "packed", "page1", "page16", "slots", "pool_slots"};
 static const char *const rope_names[ROPES] = {"", "-rope", "-rope_interleaved", "-rope_partial", "-rope_last"};
@@ -31,9 +52,14 @@ static const char *const factor_names[FACTORS] = {"-given", "-chosen", "-absent"
 
 static struct append_case case_of(const signed char *v)
 {
-    struct append_case a = {.new_type = new_types[v[AXIS_NEW]], .k_type = cache_types[v[AXIS_K]], .place = v[AXIS_PLACE],
-                            .new_lengths = new_lengths[v[AXIS_LENGTHS]], .layout = layouts[v[AXIS_LAYOUT]],
-                            .rope = v[AXIS_ROPE], .factors = v[AXIS_FACTORS], .d = sizes[v[AXIS_SIZE]].d,
+    struct append_case a = {.new_type = new_types[v[AXIS_NEW]],
+                            .k_type = cache_types[v[AXIS_K]],
+                            .place = v[AXIS_PLACE],
+                            .new_lengths = new_lengths[v[AXIS_LENGTHS]],
+                            .layout = layouts[v[AXIS_LAYOUT]],
+                            .rope = v[AXIS_ROPE],
+                            .factors = v[AXIS_FACTORS],
+                            .d = sizes[v[AXIS_SIZE]].d,
                             .dv = sizes[v[AXIS_SIZE]].dv};
     if (v[AXIS_V] < COUNT(cache_types)) a.v_type = cache_types[v[AXIS_V]]; /* else there is no v */
     a.positions = a.rope != ROPE_NONE && v[AXIS_POSITIONS];
@@ -70,25 +96,13 @@ struct refusal {
     void (*spoil)(struct append_run *r);
 };
 
-static int32_t *used_of(struct append_run *r)
-{
-    return (int32_t *)(void *)r->t.buffer[r->cache_used].data;
-}
+static int32_t *used_of(struct append_run *r) { return (int32_t *)(void *)r->t.buffer[r->cache_used].data; }
 
-static void one_token_too_many(struct append_run *r)
-{
-    used_of(r)[2]++;
-}
+static void one_token_too_many(struct append_run *r) { used_of(r)[2]++; }
 
-static void negative_used(struct append_run *r)
-{
-    used_of(r)[0] = -1;
-}
+static void negative_used(struct append_run *r) { used_of(r)[0] = -1; }
 
-static void used_overflows(struct append_run *r)
-{
-    used_of(r)[0] = INT32_MAX;
-}
+static void used_overflows(struct append_run *r) { used_of(r)[0] = INT32_MAX; }
 
 static void page_beyond_pool(struct append_run *r)
 {
@@ -116,10 +130,7 @@ static void position_beyond_table(struct append_run *r)
     ((int32_t *)(void *)r->t.buffer[r->positions].data)[2 * APPEND_NEW + 1] = MAX_POSITION;
 }
 
-static void position_negative(struct append_run *r)
-{
-    ((int32_t *)(void *)r->t.buffer[r->positions].data)[1] = -1;
-}
+static void position_negative(struct append_run *r) { ((int32_t *)(void *)r->t.buffer[r->positions].data)[1] = -1; }
 
 static const struct refusal refusals[] = {
     {"no-room-plain", "used", PLACE_PLAIN, one_token_too_many},
@@ -139,8 +150,16 @@ static const struct refusal refusals[] = {
 static void check_refusal(struct suite_check *check, const void *arg)
 {
     const struct refusal *f = arg;
-    struct append_case a = {.new_type = ATTN_F16, .k_type = ATTN_F8_E4M3, .v_type = ATTN_I8, .place = f->place, .d = 16, .dv = 8,
-                            .rope = ROPE_HALF, .positions = 1, .rotate_q = 1, .factors = FACTORS_CHOSEN};
+    struct append_case a = {.new_type = ATTN_F16,
+                            .k_type = ATTN_F8_E4M3,
+                            .v_type = ATTN_I8,
+                            .place = f->place,
+                            .d = 16,
+                            .dv = 8,
+                            .rope = ROPE_HALF,
+                            .positions = 1,
+                            .rotate_q = 1,
+                            .factors = FACTORS_CHOSEN};
     struct append_run r;
     attn_rope rope;
     if (!check->target->host) {
@@ -151,8 +170,10 @@ static void check_refusal(struct suite_check *check, const void *arg)
         f->spoil(&r);
         uint64_t before = hash_all(&r);
         attn_append p = suite_append_call(&r, &rope, check->target);
-        suite_expect_status(check, attn_kv_append(check->target->ctx, &p, NULL), ATTN_INVALID_ARGUMENT, "attn_kv_append");
-        suite_expect(check, strstr(attn_last_error(), f->text) != NULL, "the text \"%s\" does not name %s", attn_last_error(), f->text);
+        suite_expect_status(check, attn_kv_append(check->target->ctx, &p, NULL), ATTN_INVALID_ARGUMENT,
+                            "attn_kv_append");
+        suite_expect(check, strstr(attn_last_error(), f->text) != NULL, "the text \"%s\" does not name %s",
+                     attn_last_error(), f->text);
         suite_expect(check, hash_all(&r) == before, "something was written by a call that failed");
     }
     suite_append_tear_down(&r);

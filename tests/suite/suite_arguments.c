@@ -46,12 +46,31 @@ static const struct row {
     struct change change[3];
 } rows[] = {
 #define SIZE(member) sizeof(((struct arguments *)0)->member)
-#define SET(member, to) {.kind = CHANGE_INTEGER, .field = #member, .offset = offsetof(struct arguments, member), .size = SIZE(member), .value = (int64_t)(to)}
-#define SETF(member, to) {.kind = CHANGE_FLOAT, .field = #member, .offset = offsetof(struct arguments, member), .number = (to)}
-#define SETP(member, to) {.kind = CHANGE_POINTER, .field = #member, .offset = offsetof(struct arguments, member), .value = (to)}
-#define SHIFT(member, by) {.kind = CHANGE_SHIFT, .field = #member, .offset = offsetof(struct arguments, member), .value = (by)}
-#define DATA(member, at, to) {.kind = CHANGE_DATA, .field = #member, .offset = offsetof(struct arguments, member), .value = (at), .data = (to)}
-#define FORCE(words) {.kind = CHANGE_FORCE, .field = "force", .text = words}
+#define SET(member, to)                                                                                           \
+  {                                                                                                               \
+    .kind = CHANGE_INTEGER, .field = #member, .offset = offsetof(struct arguments, member), .size = SIZE(member), \
+    .value = (int64_t)(to)                                                                                        \
+  }
+#define SETF(member, to)                                                                                 \
+  {                                                                                                      \
+    .kind = CHANGE_FLOAT, .field = #member, .offset = offsetof(struct arguments, member), .number = (to) \
+  }
+#define SETP(member, to)                                                                                  \
+  {                                                                                                       \
+    .kind = CHANGE_POINTER, .field = #member, .offset = offsetof(struct arguments, member), .value = (to) \
+  }
+#define SHIFT(member, by)                                                                               \
+  {                                                                                                     \
+    .kind = CHANGE_SHIFT, .field = #member, .offset = offsetof(struct arguments, member), .value = (by) \
+  }
+#define DATA(member, at, to)                                                                                         \
+  {                                                                                                                  \
+    .kind = CHANGE_DATA, .field = #member, .offset = offsetof(struct arguments, member), .value = (at), .data = (to) \
+  }
+#define FORCE(words)                                      \
+  {                                                       \
+    .kind = CHANGE_FORCE, .field = "force", .text = words \
+  }
 #define ROW(what, from, named, expected, ...) {CALL_##what, BASE_##from, named, ATTN_##expected, {__VA_ARGS__}},
 #include "suite_arguments.inc"
 #undef ROW
@@ -97,7 +116,15 @@ static void apply(struct arguments *x, const struct change *change)
 
 static struct suite_case base_case(enum base base)
 {
-    struct suite_case c = {.b = 2, .hq = 4, .hkv = 2, .sq = 5, .sk = 7, .d = 8, .bias = BIAS_F32, .alibi = ALIBI_HEADS, .sink = 1,
+    struct suite_case c = {.b = 2,
+                           .hq = 4,
+                           .hkv = 2,
+                           .sq = 5,
+                           .sk = 7,
+                           .d = 8,
+                           .bias = BIAS_F32,
+                           .alibi = ALIBI_HEADS,
+                           .sink = 1,
                            .mask = ATTN_CAUSAL};
     if (base == BASE_PADDED) c.q_lengths = c.k_lengths = LENGTHS_USED;
     if (base == BASE_PACKED) c.q_lengths = c.k_lengths = LENGTHS_PACKED_USED, c.seed = 2;
@@ -107,7 +134,8 @@ static struct suite_case base_case(enum base base)
 }
 
 struct extra {
-    struct suite_view dout, dq, dk, dv, dbias, dlse, part[2], part_lse[2], to, to_lse, keep, k_new, v_new, k_cache, v_cache;
+    struct suite_view dout, dq, dk, dv, dbias, dlse, part[2], part_lse[2], to, to_lse, keep, k_new, v_new, k_cache,
+        v_cache;
     int dsink, used, table;
 };
 
@@ -116,8 +144,10 @@ static int add_extra(struct suite_built *t, struct extra *x)
     const int64_t *q = t->q.t.shape, *k = t->k.t.shape, *v = t->v.t.shape, *out = t->out.t.shape, *lse = t->lse.t.shape;
     const int64_t keep[4] = {t->c.b, t->c.hq, t->q_axis, t->k_axis}, fresh[4] = {2, 2, 3, 8}, cache[4] = {2, 2, 6, 8};
     int failed = 0;
-    failed |= suite_add_view(t, &x->dout, ATTN_F32, out, LAYOUT_BHSD, 0) | suite_add_view(t, &x->dlse, ATTN_F32, lse, LAYOUT_BHSD, 0);
-    failed |= suite_add_view(t, &x->dq, ATTN_F32, q, LAYOUT_BHSD, 1) | suite_add_view(t, &x->dk, ATTN_F32, k, LAYOUT_BHSD, 1);
+    failed |= suite_add_view(t, &x->dout, ATTN_F32, out, LAYOUT_BHSD, 0) |
+              suite_add_view(t, &x->dlse, ATTN_F32, lse, LAYOUT_BHSD, 0);
+    failed |=
+        suite_add_view(t, &x->dq, ATTN_F32, q, LAYOUT_BHSD, 1) | suite_add_view(t, &x->dk, ATTN_F32, k, LAYOUT_BHSD, 1);
     failed |= suite_add_view(t, &x->dv, ATTN_F32, v, LAYOUT_BHSD, 1);
     failed |= suite_add_view(t, &x->dbias, ATTN_F32, t->bias.t.shape, LAYOUT_BHSD, 1);
     for (int n = 0; n < 2; n++) {
@@ -125,8 +155,10 @@ static int add_extra(struct suite_built *t, struct extra *x)
         failed |= suite_add_view(t, &x->part_lse[n], ATTN_F32, lse, LAYOUT_BHSD, 0);
     }
     failed |= suite_add_view(t, &x->keep, ATTN_BOOL, keep, LAYOUT_BHSD, 1);
-    failed |= suite_add_view(t, &x->k_new, ATTN_F32, fresh, LAYOUT_BHSD, 0) | suite_add_view(t, &x->v_new, ATTN_F32, fresh, LAYOUT_BHSD, 0);
-    failed |= suite_add_view(t, &x->k_cache, ATTN_F32, cache, LAYOUT_BHSD, 1) | suite_add_view(t, &x->v_cache, ATTN_F32, cache, LAYOUT_BHSD, 1);
+    failed |= suite_add_view(t, &x->k_new, ATTN_F32, fresh, LAYOUT_BHSD, 0) |
+              suite_add_view(t, &x->v_new, ATTN_F32, fresh, LAYOUT_BHSD, 0);
+    failed |= suite_add_view(t, &x->k_cache, ATTN_F32, cache, LAYOUT_BHSD, 1) |
+              suite_add_view(t, &x->v_cache, ATTN_F32, cache, LAYOUT_BHSD, 1);
     x->dsink = suite_add_buffer(t, 4 * sizeof(float), 4, 1);
     x->used = suite_add_buffer(t, 2 * sizeof(int32_t), 4, 0);
     x->table = suite_add_buffer(t, 16 * 4 * sizeof(float), 4, 0);
@@ -135,17 +167,22 @@ static int add_extra(struct suite_built *t, struct extra *x)
     return 0;
 }
 
-static void fill_arguments(struct arguments *x, struct suite_built *t, struct extra *e, const struct suite_target *target)
+static void fill_arguments(struct arguments *x, struct suite_built *t, struct extra *e,
+                           const struct suite_target *target)
 {
     memset(x, 0, sizeof *x);
     x->config = (attn_config){.struct_size = sizeof x->config, .backend = target->backend, .device = target->ordinal};
     x->e.struct_size = sizeof x->e;
     if (!e) return;
     x->p = suite_problem(t, target);
-    x->g = (attn_grads){.struct_size = sizeof x->g, .dout = suite_view_tensor(t, &e->dout, target),
-                        .dq = suite_view_tensor(t, &e->dq, target), .dk = suite_view_tensor(t, &e->dk, target),
-                        .dv = suite_view_tensor(t, &e->dv, target), .dbias = suite_view_tensor(t, &e->dbias, target),
-                        .dlse = suite_view_tensor(t, &e->dlse, target), .dsink = suite_buffer_place(&t->buffer[e->dsink], target)};
+    x->g = (attn_grads){.struct_size = sizeof x->g,
+                        .dout = suite_view_tensor(t, &e->dout, target),
+                        .dq = suite_view_tensor(t, &e->dq, target),
+                        .dk = suite_view_tensor(t, &e->dk, target),
+                        .dv = suite_view_tensor(t, &e->dv, target),
+                        .dbias = suite_view_tensor(t, &e->dbias, target),
+                        .dlse = suite_view_tensor(t, &e->dlse, target),
+                        .dsink = suite_buffer_place(&t->buffer[e->dsink], target)};
     for (int n = 0; n < 2; n++) {
         x->m.out_part[n] = suite_view_tensor(t, &e->part[n], target);
         x->m.lse_part[n] = suite_view_tensor(t, &e->part_lse[n], target);
@@ -154,8 +191,10 @@ static void fill_arguments(struct arguments *x, struct suite_built *t, struct ex
     x->m.to = suite_view_tensor(t, &t->out, target);
     x->m.to_lse = suite_view_tensor(t, &t->lse, target);
     x->keep = suite_view_tensor(t, &e->keep, target);
-    x->a = (attn_append){.struct_size = sizeof x->a, .k_new = suite_view_tensor(t, &e->k_new, target),
-                         .v_new = suite_view_tensor(t, &e->v_new, target), .k_cache = suite_view_tensor(t, &e->k_cache, target),
+    x->a = (attn_append){.struct_size = sizeof x->a,
+                         .k_new = suite_view_tensor(t, &e->k_new, target),
+                         .v_new = suite_view_tensor(t, &e->v_new, target),
+                         .k_cache = suite_view_tensor(t, &e->k_cache, target),
                          .v_cache = suite_view_tensor(t, &e->v_cache, target)};
     x->a.cache_len.used = suite_buffer_place(&t->buffer[e->used], target);
     x->a.q = x->a.k_new; /* rotated in place, if it came to that */
@@ -176,14 +215,17 @@ static attn_status call(attn_context *ctx, enum call which, struct arguments *x,
     attn_status status;
     switch (which) {
     case CALL_FORWARD:
-        return only_query ? attn_query(ctx, ATTN_OP_FORWARD, &x->p, NULL, &x->e, NULL) : attn_forward(ctx, &x->p, &x->e);
+        return only_query ? attn_query(ctx, ATTN_OP_FORWARD, &x->p, NULL, &x->e, NULL)
+                          : attn_forward(ctx, &x->p, &x->e);
     case CALL_BACKWARD:
         return only_query ? attn_query(ctx, ATTN_OP_BACKWARD, &x->p, &x->g, &x->e, NULL)
                           : attn_backward(ctx, &x->p, &x->g, &x->e);
-    case CALL_APPEND: return only_query ? attn_query_append(ctx, &x->a, &x->e, NULL) : attn_kv_append(ctx, &x->a, &x->e);
+    case CALL_APPEND:
+        return only_query ? attn_query_append(ctx, &x->a, &x->e, NULL) : attn_kv_append(ctx, &x->a, &x->e);
     case CALL_MERGE:
-        return only_query ? attn_query_merge(ctx, x->m.n, x->m.out_parts, x->m.lse_parts, x->m.out, &x->m.to_lse, &x->e, NULL)
-                          : attn_merge(ctx, x->m.n, x->m.out_parts, x->m.lse_parts, x->m.out, &x->m.to_lse, &x->e);
+        return only_query
+                   ? attn_query_merge(ctx, x->m.n, x->m.out_parts, x->m.lse_parts, x->m.out, &x->m.to_lse, &x->e, NULL)
+                   : attn_merge(ctx, x->m.n, x->m.out_parts, x->m.lse_parts, x->m.out, &x->m.to_lse, &x->e);
     case CALL_MASK: return attn_dropout_mask(ctx, &x->p, x->keep_pointer, &x->e);
     default:
         status = attn_create(&x->config, &made);
@@ -212,7 +254,8 @@ static void expect_refused(struct suite_check *check, const struct row *row, str
     fill_arguments(&x, t, extra, check->target);
     if (row->call != CALL_CREATE) {
         attn_status before = call(check->target->ctx, row->call, &x, 1);
-        int sound = before == ATTN_OK || (before == ATTN_UNSUPPORTED && row->call == CALL_BACKWARD) || row->call == CALL_MASK;
+        int sound =
+            before == ATTN_OK || (before == ATTN_UNSUPPORTED && row->call == CALL_BACKWARD) || row->call == CALL_MASK;
         if (!suite_expect(check, sound, "unchanged, it is refused already: %s", attn_last_error())) return;
         fill_arguments(&x, t, extra, check->target);
     }
@@ -221,8 +264,8 @@ static void expect_refused(struct suite_check *check, const struct row *row, str
     for (int only_query = 1; only_query >= 0; only_query--) {
         attn_status status = call(check->target->ctx, row->call, &x, only_query);
         suite_expect_status(check, status, row->status, only_query ? "query" : "call");
-        suite_expect(check, strstr(attn_last_error(), row->text) != NULL, "the text \"%s\" does not say \"%s\"", attn_last_error(),
-                     row->text);
+        suite_expect(check, strstr(attn_last_error(), row->text) != NULL, "the text \"%s\" does not say \"%s\"",
+                     attn_last_error(), row->text);
     }
     suite_fetch_outputs(check, t);
     suite_expect(check, hash_all(t) == hash, "something was written by a call that failed");

@@ -30,8 +30,8 @@ struct span {
 
 struct side { /* the queries, or the keys */
     int kind, omit_used;
-    int64_t room;          /* of unpacked sequences */
-    const int32_t *given;  /* lengths of a hand-written case */
+    int64_t room;         /* of unpacked sequences */
+    const int32_t *given; /* lengths of a hand-written case */
     struct suite_random r;
     int64_t total, axis, max;
     int used, offsets, start; /* buffers */
@@ -102,8 +102,10 @@ static int build_lengths(struct suite_built *t, int64_t *q_total, int64_t *k_tot
         t->table_stride = t->table_pages + (int64_t)(c->seed / 2 % 2) * 3;
         ks.room = t->table_pages * c->page;
     }
-    qs.omit_used = (c->q_lengths == LENGTHS_START || c->q_lengths == LENGTHS_PACKED_USED) && !c->q_used && c->seed % 3 == 0;
-    ks.omit_used = (c->k_lengths == LENGTHS_START || c->k_lengths == LENGTHS_PACKED_USED) && !c->k_used && c->seed % 3 == 1;
+    qs.omit_used =
+        (c->q_lengths == LENGTHS_START || c->q_lengths == LENGTHS_PACKED_USED) && !c->q_used && c->seed % 3 == 0;
+    ks.omit_used =
+        (c->k_lengths == LENGTHS_START || c->k_lengths == LENGTHS_PACKED_USED) && !c->k_used && c->seed % 3 == 1;
     qs.r = suite_random_of(c->seed, STREAM_Q_LENGTHS);
     ks.r = suite_random_of(c->seed, STREAM_K_LENGTHS);
     plan_spans(&qs, c, c->sq, q);
@@ -233,7 +235,8 @@ static int add_qkv(struct suite_built *t, int64_t shape[3][4])
 /* The factors of I8 and F8: constants that span the data, or poison that suite_write_row replaces row by row. */
 static int add_scale(struct suite_built *t, struct suite_view *view, struct suite_fill fill)
 {
-    int64_t batches = t->c.layout == LAYOUT_BROADCAST ? 1 : view->t.shape[0], h = view->t.shape[1], s = view->t.shape[2];
+    int64_t batches = t->c.layout == LAYOUT_BROADCAST ? 1 : view->t.shape[0], h = view->t.shape[1],
+            s = view->t.shape[2];
     const float ends[2] = {3.5f * (fill.amount != 0 ? fabsf(fill.amount) : 1.0f), 0};
     float constant = suite_row_scale(view->t.dtype, ends, 2);
     if (!suite_is_scaled(view->t.dtype) || t->c.scaling == SCALING_NONE) return 0;
@@ -302,9 +305,8 @@ static int build_qkv(struct suite_built *t, int64_t q_total, int64_t k_total)
         k_total = c->page;
         if (k_batch < 0) return -1;
     }
-    int64_t shape[3][4] = {{q_batch, c->hq, q_total, c->d},
-                           {k_batch, c->hkv, k_total, c->d},
-                           {k_batch, c->hkv, k_total, c->dv}};
+    int64_t shape[3][4] = {
+        {q_batch, c->hq, q_total, c->d}, {k_batch, c->hkv, k_total, c->d}, {k_batch, c->hkv, k_total, c->dv}};
     if (add_qkv(t, shape) || add_scale(t, &t->k, c->fill_k)) return -1;
     if (c->layout == LAYOUT_MLA) {
         t->v.scale_buffer = t->k.scale_buffer;
@@ -319,7 +321,8 @@ static int build_qkv(struct suite_built *t, int64_t q_total, int64_t k_total)
     if (failed) return -1;
     int own = c->layout == LAYOUT_HOSTILE || c->layout == LAYOUT_BHSD ? c->layout : LAYOUT_BSHD;
     const int64_t out[4] = {q_batch, c->hq, q_total, c->dv}, lse[4] = {q_batch, c->hq, q_total, 1};
-    if (suite_add_view(t, &t->out, c->out_type, out, own, 1) || suite_add_view(t, &t->lse, ATTN_F32, lse, own, 1)) return -1;
+    if (suite_add_view(t, &t->out, c->out_type, out, own, 1) || suite_add_view(t, &t->lse, ATTN_F32, lse, own, 1))
+        return -1;
     if (c->out_type != ATTN_F32) return suite_add_view(t, &t->wide, ATTN_F32, out, LAYOUT_BHSD, 1);
     t->wide = t->out;
     return 0;
@@ -332,7 +335,8 @@ int suite_build(struct suite_built *t, const struct suite_case *settled)
     t->c = *settled;
     t->scale = settled->scale != 0 ? settled->scale : (float)(1.0 / sqrt((double)settled->d));
     t->sequence = calloc((size_t)(settled->b + 1), sizeof *t->sequence);
-    if (!t->sequence || build_lengths(t, &q_total, &k_total) || build_qkv(t, q_total, k_total) || suite_build_scores(t)) {
+    if (!t->sequence || build_lengths(t, &q_total, &k_total) || build_qkv(t, q_total, k_total) ||
+        suite_build_scores(t)) {
         suite_unbuild(t);
         return -1;
     }

@@ -76,8 +76,8 @@ static void describe_mask(const struct suite_case *c, char *name, size_t size)
 
 static void describe_scores(const struct suite_case *c, char *name, size_t size)
 {
-    static const char *const bias[BIAS_KINDS] = {"",          "-bias_f32",    "-bias_f16",   "-bias_bf16",
-                                                 "-bias_11",  "-bias_b11k",   "-bias_1hq1",  "-bias_turned",
+    static const char *const bias[BIAS_KINDS] = {"",          "-bias_f32",  "-bias_f16",     "-bias_bf16",
+                                                 "-bias_11",  "-bias_b11k", "-bias_1hq1",    "-bias_turned",
                                                  "-bias_inf", "-bias_bool", "-bias_boolkeys"};
     static const char *const alibi[ALIBI_KINDS] = {"", "-alibi", "-alibi_batch"};
     static const char *const sink[] = {"", "-sink", "-sink_none"};
@@ -114,15 +114,9 @@ void suite_describe(const struct suite_case *c, char *name, size_t size)
 
 /* ---- random cases -------------------------------------------------------------------------------------------------------- */
 
-static int chance(struct suite_random *r, int percent)
-{
-    return suite_below(r, 100) < percent;
-}
+static int chance(struct suite_random *r, int percent) { return suite_below(r, 100) < percent; }
 
-static int64_t pick(struct suite_random *r, const int64_t *list, int count)
-{
-    return list[suite_below(r, count)];
-}
+static int64_t pick(struct suite_random *r, const int64_t *list, int count) { return list[suite_below(r, count)]; }
 
 static void random_types(struct suite_random *r, struct suite_case *c)
 {

@@ -9,20 +9,25 @@
 /* ---- Description -------------------------------------------------------------------------------------------------- */
 
 enum suite_bias {
-    BIAS_NONE, BIAS_F32, BIAS_F16, BIAS_BF16,
+    BIAS_NONE,
+    BIAS_F32,
+    BIAS_F16,
+    BIAS_BF16,
     BIAS_HEADLESS, /* f32 [1, 1, Sq, Sk] */
     BIAS_KEYS,     /* f32 [B, 1, 1, Sk] */
     BIAS_QUERIES,  /* f32 [1, Hq, Sq, 1] */
     BIAS_TURNED,   /* f32, stored key by key: its last stride is not 1 */
     BIAS_HOLES,    /* f32 with -inf in places, whole rows too */
-    BIAS_BOOL, BIAS_BOOL_KEYS, /* [B, 1, 1, Sk] */
+    BIAS_BOOL,
+    BIAS_BOOL_KEYS, /* [B, 1, 1, Sk] */
     BIAS_KINDS
 };
 
 enum suite_alibi { ALIBI_NONE, ALIBI_HEADS, ALIBI_BATCH, ALIBI_KINDS };
 
 enum suite_layout {
-    LAYOUT_BHSD, LAYOUT_BSHD,
+    LAYOUT_BHSD,
+    LAYOUT_BSHD,
     LAYOUT_PACKED,    /* q, k and v, as far as their types allow, are slices of one projection */
     LAYOUT_HOSTILE,   /* gaps between rows, odd alignment, nonsense strides on axes of size 1 */
     LAYOUT_MLA,       /* v is the first columns of k */
@@ -31,9 +36,11 @@ enum suite_layout {
 };
 
 enum suite_lengths {
-    LENGTHS_FULL, LENGTHS_USED, LENGTHS_START, /* left padding */
-    LENGTHS_PACKED,       /* sequences one behind the other */
-    LENGTHS_PACKED_USED,  /* with room to spare, and started later */
+    LENGTHS_FULL,
+    LENGTHS_USED,
+    LENGTHS_START,       /* left padding */
+    LENGTHS_PACKED,      /* sequences one behind the other */
+    LENGTHS_PACKED_USED, /* with room to spare, and started later */
     LENGTHS_KINDS
 };
 
@@ -55,14 +62,14 @@ struct suite_case {
     int bias, alibi, sink; /* sink: 0 none, 1 random, 2 -inf */
     int layout, q_lengths, k_lengths;
     int scaling;
-    int with_max;      /* lengths.max is given */
-    int64_t page;      /* page size; 0: not paged; -1: one page a sequence */
+    int with_max; /* lengths.max is given */
+    int64_t page; /* page size; 0: not paged; -1: one page a sequence */
     int no_lse;
     int num_splits, threads;
     uint64_t seed;
     uint64_t dropout_seed, dropout_offset;
     int seed_in_memory; /* through seed_offset */
-    int64_t origin[4]; /* batch, head, row, column */
+    int64_t origin[4];  /* batch, head, row, column */
     struct suite_fill fill_q, fill_k, fill_v;
     /* For hand-written cases, NULL or [b]. */
     const int32_t *q_used, *k_used; /* lengths of the sequences */
@@ -79,7 +86,7 @@ struct suite_case suite_random_case(uint64_t seed);
 
 /* ---- Built ----------------------------------------------------------------------------------------------------------- */
 
-struct suite_view { /* a tensor in one of the buffers */
+struct suite_view {           /* a tensor in one of the buffers */
     int buffer, scale_buffer; /* -1: absent */
     int64_t offset;           /* elements */
     attn_tensor t;            /* data and scale NULL */

@@ -273,7 +273,7 @@ static void sweep_no_keys(struct suite *s)
         struct suite_case c = {F16, .b = 4, .hq = 16, .hkv = 16, .sq = lengths[n / 4], .d = d[n / 2 % 2], .dv = 128};
         c.mask = n % 2 ? ATTN_CAUSAL : 0;
         snprintf(name, sizeof name, "cases/A05-no-keys-s%d-d%d%s", (int)c.sq, (int)c.d, n % 2 ? "-causal" : "");
-        suite_forward_case(s, c.sq <= 64 && n % 4 != 1, name, &c, no_keys_at_all);
+        suite_forward_case(s, c.sq == 1, name, &c, no_keys_at_all);
     }
 }
 
@@ -334,7 +334,7 @@ static void sweep_other_tests(struct suite *s)
         c.layout = n / 3 % 2 ? LAYOUT_BSHD : LAYOUT_BHSD;
         snprintf(name, sizeof name, "cases/C11-matrix-%02d-s%dx%d-d%d-g%d", n, (int)c.sq, (int)c.sk, (int)c.d,
                  (int)c.hq);
-        suite_forward_case(s, n % 11 == 0, name, &c, NULL);
+        suite_forward_case(s, n % 22 == 0, name, &c, NULL);
     }
 }
 

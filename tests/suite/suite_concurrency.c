@@ -13,8 +13,17 @@ enum { CALLERS = 8, ROUNDS = 5 };
 
 static struct suite_case shared_case(void)
 {
-    struct suite_case c = {.q_type = ATTN_F16, .b = 2, .hq = 4, .hkv = 2, .sq = 40, .sk = 90, .d = 64,
-                           .mask = ATTN_CAUSAL, .sink = 1, .threads = 2, .seed = 11};
+    struct suite_case c = {.q_type = ATTN_F16,
+                           .b = 2,
+                           .hq = 4,
+                           .hkv = 2,
+                           .sq = 40,
+                           .sk = 90,
+                           .d = 64,
+                           .mask = ATTN_CAUSAL,
+                           .sink = 1,
+                           .threads = 2,
+                           .seed = 11};
     suite_settle(&c);
     return c;
 }
@@ -65,8 +74,8 @@ static void call_together(struct suite_check *check, struct suite_built *t, cons
 static void fork_and_call(struct suite_check *check, struct suite_built *t, const struct suite_result *expected);
 
 /* Runs the shared problem alone, then hands it to `then`. */
-static void with_expected(struct suite_check *check, void (*then)(struct suite_check *, struct suite_built *,
-                                                                  const struct suite_result *))
+static void with_expected(struct suite_check *check,
+                          void (*then)(struct suite_check *, struct suite_built *, const struct suite_result *))
 {
     struct suite_built t;
     struct suite_result expected = {0};

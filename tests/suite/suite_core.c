@@ -82,8 +82,8 @@ static void print_failure(struct suite *s, const struct suite_check *check)
         struct suite_failure *grown = realloc(s->failures, sizeof *grown * (size_t)(s->failure_count + 1));
         if (!grown) return;
         s->failures = grown;
-        grown[s->failure_count++] = (struct suite_failure){
-            strdup(check->name), strdup(check->target->name), strdup(check->text)};
+        grown[s->failure_count++] =
+            (struct suite_failure){strdup(check->name), strdup(check->target->name), strdup(check->text)};
         return;
     }
     printf("FAIL %s %s: %s\n     attn check --device %s --filter '%s'\n", check->target->name, check->name, check->text,

@@ -26,7 +26,8 @@ static void known_answers(struct suite_check *check, const void *arg)
     for (int n = 0; n < 3; n++) {
         uint32_t word[4];
         suite_philox(vectors[n].counter, vectors[n].key, word);
-        suite_expect(check, !memcmp(word, vectors[n].word, sizeof word), "vector %d: the suite's own Philox is wrong", n);
+        suite_expect(check, !memcmp(word, vectors[n].word, sizeof word), "vector %d: the suite's own Philox is wrong",
+                     n);
     }
 }
 
@@ -79,28 +80,68 @@ static const struct mask_case {
     {"nearly-all", {.b = 1, .hq = 2, .sq = 40, .sk = 200, .d = 8, .dropout = 0.99999994f}, LAYOUT_BHSD},
     {"below-resolution", {.b = 1, .hq = 1, .sq = 4, .sk = 20, .d = 8, .dropout = 0x1p-40f}, LAYOUT_BHSD},
     {"wrapping-key",
-     {.b = 1, .hq = 2, .sq = 7, .sk = 30, .d = 8, .dropout = 0.4f, .dropout_seed = 0xfedcba9876543210, .dropout_offset = 0xffffffffffffff},
+     {.b = 1,
+      .hq = 2,
+      .sq = 7,
+      .sk = 30,
+      .d = 8,
+      .dropout = 0.4f,
+      .dropout_seed = 0xfedcba9876543210,
+      .dropout_offset = 0xffffffffffffff},
      LAYOUT_BHSD},
     {"seed-in-memory",
-     {.b = 1, .hq = 2, .sq = 7, .sk = 30, .d = 8, .dropout = 0.4f, .dropout_seed = 99, .dropout_offset = 3, .seed_in_memory = 1},
+     {.b = 1,
+      .hq = 2,
+      .sq = 7,
+      .sk = 30,
+      .d = 8,
+      .dropout = 0.4f,
+      .dropout_seed = 99,
+      .dropout_offset = 3,
+      .seed_in_memory = 1},
      LAYOUT_BHSD},
     {"odd-origins",
      {.b = 2, .hq = 2, .sq = 7, .sk = 30, .d = 8, .dropout = 0.4f, .origin = {3, 5, 1001, 13}},
      LAYOUT_BHSD},
     {"last-origins",
-     {.b = 2, .hq = 3, .sq = 7, .sk = 30, .d = 8, .dropout = 0.4f,
+     {.b = 2,
+      .hq = 3,
+      .sq = 7,
+      .sk = 30,
+      .d = 8,
+      .dropout = 0.4f,
       .origin = {4294967294, 4294967293, 4294967289, 4294967266}},
      LAYOUT_BHSD},
     {"padded",
-     {.b = 3, .hq = 2, .sq = 9, .sk = 40, .d = 8, .dropout = 0.4f, .q_lengths = LENGTHS_START, .k_lengths = LENGTHS_USED},
+     {.b = 3,
+      .hq = 2,
+      .sq = 9,
+      .sk = 40,
+      .d = 8,
+      .dropout = 0.4f,
+      .q_lengths = LENGTHS_START,
+      .k_lengths = LENGTHS_USED},
      LAYOUT_BHSD},
     {"packed",
-     {.b = 4, .hq = 2, .sq = 9, .sk = 40, .d = 8, .dropout = 0.4f, .q_lengths = LENGTHS_PACKED_USED,
+     {.b = 4,
+      .hq = 2,
+      .sq = 9,
+      .sk = 40,
+      .d = 8,
+      .dropout = 0.4f,
+      .q_lengths = LENGTHS_PACKED_USED,
       .k_lengths = LENGTHS_PACKED},
      LAYOUT_BHSD},
     {"packed-max",
-     {.b = 4, .hq = 2, .sq = 9, .sk = 40, .d = 8, .dropout = 0.4f, .q_lengths = LENGTHS_PACKED_USED,
-      .k_lengths = LENGTHS_PACKED_USED, .with_max = 1},
+     {.b = 4,
+      .hq = 2,
+      .sq = 9,
+      .sk = 40,
+      .d = 8,
+      .dropout = 0.4f,
+      .q_lengths = LENGTHS_PACKED_USED,
+      .k_lengths = LENGTHS_PACKED_USED,
+      .with_max = 1},
      LAYOUT_BHSD},
     {"paged",
      {.b = 2, .hq = 4, .hkv = 2, .sq = 3, .sk = 50, .d = 8, .dropout = 0.4f, .page = 16, .mask = ATTN_CAUSAL},
@@ -130,7 +171,8 @@ static void compare_mask(struct suite_check *check, const void *arg)
 
 /* ---- statistics ---------------------------------------------------------------------------------------------------------------- */
 
-static const struct suite_case whole = {.b = 2, .hq = 4, .sq = 48, .sk = 203, .d = 4, .dropout = 0.25f, .dropout_seed = 1234};
+static const struct suite_case whole = {
+    .b = 2, .hq = 4, .sq = 48, .sk = 203, .d = 4, .dropout = 0.25f, .dropout_seed = 1234};
 
 /* Within five standard deviations, in all, by row and by column of eight. */
 static void keep_rate(struct suite_check *check, const void *arg)
@@ -179,8 +221,10 @@ static void all_different(struct suite_check *check, const void *arg)
     }
     for (int64_t a = 0; a < KEYS * slices; a++)
         for (int64_t b = a + 1; b < KEYS * slices; b++)
-            suite_expect(check, memcmp(mask[a / slices] + a % slices * slice, mask[b / slices] + b % slices * slice, (size_t)slice),
-                         "slices %lld and %lld have the same mask", (long long)a, (long long)b);
+            suite_expect(
+                check,
+                memcmp(mask[a / slices] + a % slices * slice, mask[b / slices] + b % slices * slice, (size_t)slice),
+                "slices %lld and %lld have the same mask", (long long)a, (long long)b);
 end:
     for (int k = 0; k < KEYS; k++) free(mask[k]);
 }
@@ -196,7 +240,8 @@ static void shards(struct suite_check *check, const void *arg)
     memcpy(part.origin, from, sizeof from);
     unsigned char *all = mask_of(check, whole, &t), *shard = all ? mask_of(check, part, &u) : NULL;
     for (int64_t n = 0; shard && n < size[0] * size[1] * size[2] * size[3]; n++) {
-        int64_t j = n % size[3], i = n / size[3] % size[2], h = n / size[3] / size[2] % size[1], b = n / size[3] / size[2] / size[1];
+        int64_t j = n % size[3], i = n / size[3] % size[2], h = n / size[3] / size[2] % size[1],
+                b = n / size[3] / size[2] / size[1];
         int64_t at = (((from[0] + b) * whole.hq + from[1] + h) * whole.sq + from[2] + i) * whole.sk + from[3] + j;
         suite_expect(check, shard[n] == all[at], "element %lld of the shard differs from the whole", (long long)n);
     }
@@ -210,7 +255,8 @@ static void shards(struct suite_check *check, const void *arg)
 
 static void all_dropped(struct suite_check *check, struct suite_built *t, const struct suite_result *x)
 {
-    for (int64_t n = 0; n < t->rows * t->c.dv; n++) suite_expect(check, x->out[n] == 0, "dropout 1, but an output is not 0");
+    for (int64_t n = 0; n < t->rows * t->c.dv; n++)
+        suite_expect(check, x->out[n] == 0, "dropout 1, but an output is not 0");
 }
 
 static const struct {
@@ -218,15 +264,45 @@ static const struct {
     struct suite_case c;
     suite_more *more;
 } forwards[] = {
-    {"f32", {.b = 2, .hq = 4, .hkv = 2, .sq = 70, .sk = 90, .d = 32, .mask = ATTN_CAUSAL, .dropout = 0.1f, .dropout_seed = 3}, NULL},
+    {"f32",
+     {.b = 2, .hq = 4, .hkv = 2, .sq = 70, .sk = 90, .d = 32, .mask = ATTN_CAUSAL, .dropout = 0.1f, .dropout_seed = 3},
+     NULL},
     {"f16-ragged",
-     {.q_type = ATTN_F16, .b = 4, .hq = 2, .sq = 70, .sk = 90, .d = 64, .dropout = 0.5f, .dropout_seed = 4, .dropout_offset = 9,
-      .q_lengths = LENGTHS_PACKED, .k_lengths = LENGTHS_PACKED}, NULL},
+     {.q_type = ATTN_F16,
+      .b = 4,
+      .hq = 2,
+      .sq = 70,
+      .sk = 90,
+      .d = 64,
+      .dropout = 0.5f,
+      .dropout_seed = 4,
+      .dropout_offset = 9,
+      .q_lengths = LENGTHS_PACKED,
+      .k_lengths = LENGTHS_PACKED},
+     NULL},
     {"bf16-decode",
-     {.q_type = ATTN_BF16, .b = 2, .hq = 2, .sq = 1, .sk = 3000, .d = 64, .dropout = 0.3f, .num_splits = 5,
-      .origin = {1, 2, 3, 4}}, NULL},
+     {.q_type = ATTN_BF16,
+      .b = 2,
+      .hq = 2,
+      .sq = 1,
+      .sk = 3000,
+      .d = 64,
+      .dropout = 0.3f,
+      .num_splits = 5,
+      .origin = {1, 2, 3, 4}},
+     NULL},
     {"all-dropped", {.b = 2, .hq = 2, .sq = 20, .sk = 30, .d = 16, .dropout = 1}, all_dropped},
-    {"sink", {.hq = 2, .sq = 20, .sk = 30, .d = 16, .dropout = 0.4f, .sink = 1, .softcap = 5, .seed_in_memory = 1, .dropout_seed = 8}, NULL},
+    {"sink",
+     {.hq = 2,
+      .sq = 20,
+      .sk = 30,
+      .d = 16,
+      .dropout = 0.4f,
+      .sink = 1,
+      .softcap = 5,
+      .seed_in_memory = 1,
+      .dropout_seed = 8},
+     NULL},
 };
 
 void suite_run_dropout(struct suite *s)

@@ -45,26 +45,18 @@ static double decode_binary(struct binary f, uint32_t code)
     int exponent = (int)(a >> f.mantissa), fraction = (int)(a & ((1u << f.mantissa) - 1));
     double x;
     if (a == f.top && !f.saturates) x = INFINITY;
-    else if (a > f.top) x = f.mantissa == 2 && a == 0x7c ? INFINITY : NAN; /* E5M2 reads infinities, never writes them */
+    else if (a > f.top)
+        x = f.mantissa == 2 && a == 0x7c ? INFINITY : NAN; /* E5M2 reads infinities, never writes them */
     else if (exponent == 0) x = ldexp(fraction, f.smallest - f.mantissa);
     else x = ldexp(fraction + (1 << f.mantissa), exponent - 1 + f.smallest - f.mantissa);
     return code & f.sign ? -x : x;
 }
 
-int suite_is_block(int32_t dtype)
-{
-    return dtype == ATTN_Q8_0 || dtype == ATTN_Q4_0;
-}
+int suite_is_block(int32_t dtype) { return dtype == ATTN_Q8_0 || dtype == ATTN_Q4_0; }
 
-int suite_is_scaled(int32_t dtype)
-{
-    return dtype == ATTN_I8 || dtype == ATTN_F8_E4M3 || dtype == ATTN_F8_E5M2;
-}
+int suite_is_scaled(int32_t dtype) { return dtype == ATTN_I8 || dtype == ATTN_F8_E4M3 || dtype == ATTN_F8_E5M2; }
 
-double suite_unit(int32_t dtype)
-{
-    return dtype == ATTN_F16 ? 0x1p-11 : dtype == ATTN_BF16 ? 0x1p-8 : 0x1p-24;
-}
+double suite_unit(int32_t dtype) { return dtype == ATTN_F16 ? 0x1p-11 : dtype == ATTN_BF16 ? 0x1p-8 : 0x1p-24; }
 
 double suite_round(int32_t dtype, double x)
 {

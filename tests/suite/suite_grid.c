@@ -17,8 +17,8 @@ static const struct {
 
 static const struct {
     int64_t sq, sk;
-} lengths[] = {{1, 1},     {1, 239},   {3, 799},     {113, 203},   {127, 512},   {239, 1},
-               {799, 3},   {108, 256}, {1023, 1024}, {1024, 1023}, {2048, 2048}, {16, 20000}};
+} lengths[] = {{1, 1},   {1, 239},   {3, 799},     {113, 203},   {127, 512},   {239, 1},
+               {799, 3}, {108, 256}, {1023, 1024}, {1024, 1023}, {2048, 2048}, {16, 20000}};
 
 static const int32_t query_types[] = {ATTN_F32, ATTN_F16, ATTN_BF16};
 
@@ -54,15 +54,15 @@ static const struct {
 static const struct {
     float scale, softcap;
     int alibi, sink;
-} scores[] = {{0, 0, 0, 0},         {0, 15, 0, 0},  {0, 0, ALIBI_HEADS, 0}, {0, 0, ALIBI_BATCH, 0}, {0, 0, 0, 1},
-              {0.3f, 0, 0, 2}, {0, 5, ALIBI_HEADS, 1}, {-0.05f, 0, 0, 0}};
+} scores[] = {{0, 0, 0, 0}, {0, 15, 0, 0},   {0, 0, ALIBI_HEADS, 0}, {0, 0, ALIBI_BATCH, 0},
+              {0, 0, 0, 1}, {0.3f, 0, 0, 2}, {0, 5, ALIBI_HEADS, 1}, {-0.05f, 0, 0, 0}};
 
 static const struct {
     int q, k, max;
-} ragged[] = {{LENGTHS_FULL, LENGTHS_FULL, 0},          {LENGTHS_USED, LENGTHS_USED, 0},
-              {LENGTHS_PACKED, LENGTHS_PACKED, 0},      {LENGTHS_PACKED, LENGTHS_USED, 1},
-              {LENGTHS_START, LENGTHS_START, 1},        {LENGTHS_PACKED_USED, LENGTHS_PACKED_USED, 1},
-              {LENGTHS_FULL, LENGTHS_USED, 0},          {LENGTHS_USED, LENGTHS_FULL, 0}};
+} ragged[] = {{LENGTHS_FULL, LENGTHS_FULL, 0},     {LENGTHS_USED, LENGTHS_USED, 0},
+              {LENGTHS_PACKED, LENGTHS_PACKED, 0}, {LENGTHS_PACKED, LENGTHS_USED, 1},
+              {LENGTHS_START, LENGTHS_START, 1},   {LENGTHS_PACKED_USED, LENGTHS_PACKED_USED, 1},
+              {LENGTHS_FULL, LENGTHS_USED, 0},     {LENGTHS_USED, LENGTHS_FULL, 0}};
 
 static const int64_t pages[] = {0, 0, 1, 3, 16, 256, -1};
 
@@ -73,10 +73,24 @@ static const struct {
 static const struct {
     float dropout;
     int splits, no_lse, wide_out, threads;
-} calls[] = {{0, 0, 0, 0, 0}, {0, 1, 0, 0, 1}, {0.1f, 0, 0, 0, 0}, {0, 7, 1, 0, 0}, {0.5f, 3, 0, 1, 3}, {0, 0, 0, 1, 2}};
+} calls[] = {{0, 0, 0, 0, 0}, {0, 1, 0, 0, 1},    {0.1f, 0, 0, 0, 0},
+             {0, 7, 1, 0, 0}, {0.5f, 3, 0, 1, 3}, {0, 0, 0, 1, 2}};
 
-enum { AXIS_HEAD_SIZE, AXIS_LENGTHS, AXIS_QUERY, AXIS_KV, AXIS_MASK, AXIS_SCORES, AXIS_BIAS, AXIS_LAYOUT, AXIS_RAGGED,
-       AXIS_PAGES, AXIS_HEADS, AXIS_CALL, AXES };
+enum {
+    AXIS_HEAD_SIZE,
+    AXIS_LENGTHS,
+    AXIS_QUERY,
+    AXIS_KV,
+    AXIS_MASK,
+    AXIS_SCORES,
+    AXIS_BIAS,
+    AXIS_LAYOUT,
+    AXIS_RAGGED,
+    AXIS_PAGES,
+    AXIS_HEADS,
+    AXIS_CALL,
+    AXES
+};
 
 static const int axis_values[AXES] = {COUNT(head_sizes), COUNT(lengths), COUNT(query_types), COUNT(kv_types),
                                       COUNT(masks),      COUNT(scores),  BIAS_KINDS,         LAYOUT_KINDS,
@@ -105,7 +119,8 @@ static struct suite_case grid_case(const struct pairwise_row *row, int index)
     c.alibi = scores[v[AXIS_SCORES]].alibi, c.sink = scores[v[AXIS_SCORES]].sink;
     c.bias = v[AXIS_BIAS];
     c.layout = v[AXIS_LAYOUT];
-    c.q_lengths = ragged[v[AXIS_RAGGED]].q, c.k_lengths = ragged[v[AXIS_RAGGED]].k, c.with_max = ragged[v[AXIS_RAGGED]].max;
+    c.q_lengths = ragged[v[AXIS_RAGGED]].q, c.k_lengths = ragged[v[AXIS_RAGGED]].k,
+    c.with_max = ragged[v[AXIS_RAGGED]].max;
     c.page = pages[v[AXIS_PAGES]];
     c.b = heads[v[AXIS_HEADS]].b, c.hq = heads[v[AXIS_HEADS]].hq, c.hkv = heads[v[AXIS_HEADS]].hkv;
     c.dropout = calls[v[AXIS_CALL]].dropout, c.num_splits = calls[v[AXIS_CALL]].splits;

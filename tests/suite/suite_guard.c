@@ -12,10 +12,7 @@
 
 enum { MIRROR_EDGE = 256 }; /* bytes of pattern on either side of a mirror */
 
-static size_t page_bytes(void)
-{
-    return (size_t)sysconf(_SC_PAGESIZE);
-}
+static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
 int suite_buffer_new(struct suite_buffer *b, size_t bytes, size_t align)
 {
@@ -171,10 +168,7 @@ uint64_t suite_next(struct suite_random *r)
     return suite_mix(r->state);
 }
 
-int64_t suite_below(struct suite_random *r, int64_t n)
-{
-    return n > 0 ? (int64_t)(suite_next(r) % (uint64_t)n) : 0;
-}
+int64_t suite_below(struct suite_random *r, int64_t n) { return n > 0 ? (int64_t)(suite_next(r) % (uint64_t)n) : 0; }
 
 /* The sum of four uniform numbers, scaled to variance 1: no library function, so the same on every machine. */
 float suite_normal(struct suite_random *r)

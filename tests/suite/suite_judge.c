@@ -15,7 +15,8 @@ static const char *place_of(const struct suite_built *t, int64_t row, char *text
     int64_t b = 0;
     while (b + 1 < t->c.b && row >= t->sequence[b + 1].row) b++;
     int64_t sq = t->sequence[b].sq ? t->sequence[b].sq : 1, in = row - t->sequence[b].row;
-    snprintf(text, size, "sequence %lld, head %lld, query %lld", (long long)b, (long long)(in / sq), (long long)(in % sq));
+    snprintf(text, size, "sequence %lld, head %lld, query %lld", (long long)b, (long long)(in / sq),
+             (long long)(in % sq));
     return text;
 }
 
@@ -65,8 +66,9 @@ static void judge_lse(struct suite_check *check, const struct suite_built *t, co
     for (int64_t row = 0; x->lse && row < t->rows; row++) {
         double ref = truth->lse[row], got = x->lse[row];
         int ok = isnan(ref) ? isnan(got) : isinf(ref) ? got == ref : fabs(got - ref) <= truth->lse_tolerance[row];
-        if (!ok) suite_expect(check, 0, "%s: lse %.9g, reference %.9g, tolerance %.3g", place_of(t, row, place, sizeof place), got, ref,
-                     truth->lse_tolerance[row]);
+        if (!ok)
+            suite_expect(check, 0, "%s: lse %.9g, reference %.9g, tolerance %.3g",
+                         place_of(t, row, place, sizeof place), got, ref, truth->lse_tolerance[row]);
     }
 }
 
@@ -83,7 +85,8 @@ void suite_judge(struct suite_check *check, const struct suite_built *t, const s
     for (int64_t row = 0; row < t->rows; row++) {
         double share = row_share(t, truth, naive, x, row, &most);
         check->worst = fmax(check->worst, share);
-        if (!(share <= 1)) suite_expect(check, 0, "%s: %.3g of the row rule", place_of(t, row, place, sizeof place), share);
+        if (!(share <= 1))
+            suite_expect(check, 0, "%s: %.3g of the row rule", place_of(t, row, place, sizeof place), share);
     }
     double limit = 2 * most.naive + 2 * row_rule_rounding(row_rule_type(t->c.q_type, t->c.out_type), most.ref);
     if (most.x > 0) check->worst = fmax(check->worst, most.x / limit);
@@ -102,13 +105,20 @@ void suite_judge_reference(struct suite_check *check, const struct suite_built *
         double terms = 1e-9 * (1 + truth->largest_score[row]) * sqrt(truth->absolute_terms[row]);
         for (int64_t n = row * dv; n < (row + 1) * dv; n++) {
             double own = truth->out[n], x = reference->out[n];
-            int ok = isnan(own) ? isnan(x) : !isfinite(own) ? x == own : fabs(x - own) <= 0x1p-24 * fabs(own) + terms + 1e-45;
-            if (!ok) suite_expect(check, 0, "%s, column %lld: the reference says %.9g, the suite %.9g",
-                         place_of(t, row, place, sizeof place), (long long)(n - row * dv), x, own);
+            int ok = isnan(own)       ? isnan(x)
+                     : !isfinite(own) ? x == own
+                                      : fabs(x - own) <= 0x1p-24 * fabs(own) + terms + 1e-45;
+            if (!ok)
+                suite_expect(check, 0, "%s, column %lld: the reference says %.9g, the suite %.9g",
+                             place_of(t, row, place, sizeof place), (long long)(n - row * dv), x, own);
         }
         double own = truth->lse[row], x = reference->lse[row];
-        int ok = isnan(own) ? isnan(x) : isinf(own) ? x == own : fabs(x - own) <= 0x1p-24 * fabs(own) + 1e-9 * (1 + fabs(own));
-        if (!ok) suite_expect(check, 0, "%s: the reference says lse %.9g, the suite %.9g", place_of(t, row, place, sizeof place), x, own);
+        int ok = isnan(own)   ? isnan(x)
+                 : isinf(own) ? x == own
+                              : fabs(x - own) <= 0x1p-24 * fabs(own) + 1e-9 * (1 + fabs(own));
+        if (!ok)
+            suite_expect(check, 0, "%s: the reference says lse %.9g, the suite %.9g",
+                         place_of(t, row, place, sizeof place), x, own);
     }
 }
 

@@ -97,7 +97,8 @@ void suite_write_row(struct suite_built *t, const struct suite_view *view, int64
 void suite_fill_row(struct suite_fill fill, uint64_t seed, int tensor, int64_t sequence, int64_t head, int64_t token,
                     float *x, int64_t n)
 {
-    uint64_t stream = suite_mix((uint64_t)tensor << 56 ^ (uint64_t)sequence << 40) ^ (uint64_t)head << 32 ^ (uint64_t)token;
+    uint64_t stream =
+        suite_mix((uint64_t)tensor << 56 ^ (uint64_t)sequence << 40) ^ (uint64_t)head << 32 ^ (uint64_t)token;
     struct suite_random r = suite_random_of(seed, stream);
     float amount = fill.amount != 0 ? fill.amount : 1.0f;
     for (int64_t i = 0; i < n; i++) x[i] = fill.kind == FILL_CONSTANT ? fill.amount : amount * suite_normal(&r);

@@ -35,8 +35,8 @@ void suite_note_running(const struct suite_target *target, const char *name)
 {
     running_length = 0;
     if (!target) return;
-    int n = snprintf(running, sizeof running, "CRASH %s %s\n     attn check --device %s --filter '%s'\n", target->name, name,
-                     target->device, name);
+    int n = snprintf(running, sizeof running, "CRASH %s %s\n     attn check --device %s --filter '%s'\n", target->name,
+                     name, target->device, name);
     running_length = n < (int)sizeof running ? n : (int)sizeof running - 1;
 }
 

@@ -58,7 +58,8 @@ static struct suite_case decode_case(void) /* one with partial results in its wo
 static size_t workspace_of(struct suite_check *check, const attn_problem *p)
 {
     attn_plan plan = ATTN_PLAN_INIT;
-    suite_expect_status(check, attn_query(check->target->ctx, ATTN_OP_FORWARD, p, NULL, NULL, &plan), ATTN_OK, "attn_query");
+    suite_expect_status(check, attn_query(check->target->ctx, ATTN_OP_FORWARD, p, NULL, NULL, &plan), ATTN_OK,
+                        "attn_query");
     return plan.workspace_bytes;
 }
 
@@ -74,10 +75,12 @@ static void too_small(struct suite_check *check, const void *arg)
     exec.flags = ATTN_EXEC_WAIT;
     exec.workspace_bytes = bytes - 1;
     if (suite_expect(check, bytes > 0, "a workspace of 0 bytes") &&
-        suite_expect_status(check, attn_malloc(check->target->ctx, check->target->index, bytes, &exec.workspace), ATTN_OK,
-                            "attn_malloc")) {
-        suite_expect_status(check, attn_forward(check->target->ctx, &p, &exec), ATTN_WORKSPACE_TOO_SMALL, "attn_forward");
-        suite_expect(check, strstr(attn_last_error(), "workspace_bytes") != NULL, "the text is \"%s\"", attn_last_error());
+        suite_expect_status(check, attn_malloc(check->target->ctx, check->target->index, bytes, &exec.workspace),
+                            ATTN_OK, "attn_malloc")) {
+        suite_expect_status(check, attn_forward(check->target->ctx, &p, &exec), ATTN_WORKSPACE_TOO_SMALL,
+                            "attn_forward");
+        suite_expect(check, strstr(attn_last_error(), "workspace_bytes") != NULL, "the text is \"%s\"",
+                     attn_last_error());
         suite_fetch_outputs(check, &t);
         suite_expect_clean(check, &t);
         attn_free(check->target->ctx, exec.workspace);
@@ -105,7 +108,8 @@ static void not_by_lengths(struct suite_check *check, const void *arg)
         suite_unbuild(&t);
     }
     if (bytes[0] && bytes[1])
-        suite_expect(check, bytes[0] == bytes[1], "%zu bytes for short sequences, %zu for long ones", bytes[0], bytes[1]);
+        suite_expect(check, bytes[0] == bytes[1], "%zu bytes for short sequences, %zu for long ones", bytes[0],
+                     bytes[1]);
 }
 
 /* No Sq x Sk: a long prefill needs no more than tiles for each thread. */
@@ -125,7 +129,8 @@ static void bounded(struct suite_check *check, const void *arg)
     attn_plan plan = ATTN_PLAN_INIT;
     if (!suite_expect(check, ctx != NULL, "no context")) return;
     suite_expect_status(check, attn_query(ctx, ATTN_OP_FORWARD, &p, NULL, NULL, &plan), ATTN_OK, "attn_query");
-    suite_expect(check, plan.workspace_bytes <= (size_t)8 << 20, "a workspace of %zu bytes for 2 threads", plan.workspace_bytes);
+    suite_expect(check, plan.workspace_bytes <= (size_t)8 << 20, "a workspace of %zu bytes for 2 threads",
+                 plan.workspace_bytes);
     attn_destroy(ctx);
 }
 
@@ -207,7 +212,8 @@ static void resident(struct suite_check *check, const void *arg)
     attn_problem p = ATTN_PROBLEM_INIT;
     (void)arg;
     if (!check->target->host || !reset_peak() || !status_kib("VmHWM")) {
-        suite_skip(check, check->target->host ? "the kernel does not tell a process's peak memory" : "host memory only");
+        suite_skip(check,
+                   check->target->host ? "the kernel does not tell a process's peak memory" : "host memory only");
         free(all);
         return;
     }

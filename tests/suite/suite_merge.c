@@ -15,8 +15,8 @@ struct parts {
     int n;
 };
 
-static int add_parts(struct suite_built *t, struct parts *p, int n, int32_t part_type, int32_t out_type, const int64_t shape[4],
-                     int layout, int are_outputs)
+static int add_parts(struct suite_built *t, struct parts *p, int n, int32_t part_type, int32_t out_type,
+                     const int64_t shape[4], int layout, int are_outputs)
 {
     const int64_t lse_shape[4] = {shape[0], shape[1], shape[2], 1};
     p->n = n;
@@ -24,7 +24,8 @@ static int add_parts(struct suite_built *t, struct parts *p, int n, int32_t part
         if (suite_add_view(t, &p->out[k], part_type, shape, k % 2 ? LAYOUT_BSHD : layout, are_outputs) ||
             suite_add_view(t, &p->lse[k], ATTN_F32, lse_shape, layout, are_outputs))
             return -1;
-    return suite_add_view(t, &p->merged, out_type, shape, layout, 1) || suite_add_view(t, &p->merged_lse, ATTN_F32, lse_shape, layout, 1);
+    return suite_add_view(t, &p->merged, out_type, shape, layout, 1) ||
+           suite_add_view(t, &p->merged_lse, ATTN_F32, lse_shape, layout, 1);
 }
 
 /* lse: 0 by a tensor without data, 1 as wanted, -1 by a NULL pointer. */
@@ -91,8 +92,8 @@ static void make_row(struct suite_built *t, struct parts *p, const struct made_u
     }
 }
 
-static void expect_merged(struct suite_check *check, struct suite_built *t, struct parts *p, const struct made_up *m, int64_t b,
-                          int64_t h, int64_t s)
+static void expect_merged(struct suite_check *check, struct suite_built *t, struct parts *p, const struct made_up *m,
+                          int64_t b, int64_t h, int64_t s)
 {
     double lse[PARTS], x[256], sum[256] = {0}, terms[256] = {0}, most = -INFINITY, l = 0, got, e = 0x1p-24;
     for (int k = 0; k < p->n; k++) {
@@ -111,15 +112,15 @@ static void expect_merged(struct suite_check *check, struct suite_built *t, stru
     for (int64_t d = 0; d < m->shape[3]; d++) {
         double ref = l > 0 ? sum[d] / l : 0, u = suite_unit(m->out_type);
         double limit = u * fabs(ref) + (l > 0 ? 8 * e * terms[d] / l : 0) + (m->out_type == ATTN_F16 ? 0x1p-25 : 0);
-        suite_expect(check, l > 0 ? fabs(x[d] - ref) <= limit : x[d] == 0, "row %lld of head %lld: %.9g, expected %.9g", (long long)s,
-                     (long long)h, x[d], ref);
+        suite_expect(check, l > 0 ? fabs(x[d] - ref) <= limit : x[d] == 0, "row %lld of head %lld: %.9g, expected %.9g",
+                     (long long)s, (long long)h, x[d], ref);
     }
     suite_poison_row(t, &p->merged, b, h, s);
     if (m->lse <= 0) return;
     double ref = l > 0 ? most + log(l) : -INFINITY;
     suite_read_row(t, &p->merged_lse, b, h, s, &got);
-    suite_expect(check, l > 0 ? fabs(got - ref) <= 4 * e * (1 + fabs(ref)) : got == ref, "row %lld of head %lld: lse %.9g, expected %.9g",
-                 (long long)s, (long long)h, got, ref);
+    suite_expect(check, l > 0 ? fabs(got - ref) <= 4 * e * (1 + fabs(ref)) : got == ref,
+                 "row %lld of head %lld: lse %.9g, expected %.9g", (long long)s, (long long)h, got, ref);
     suite_poison_row(t, &p->merged_lse, b, h, s);
 }
 
@@ -160,23 +161,48 @@ struct cut {
 };
 
 static const struct cut cuts[] = {
-    {"f32-causal", {.b = 2, .hq = 4, .hkv = 2, .sq = 50, .sk = 90, .d = 32, .mask = ATTN_CAUSAL}, 3, {30, 31, 90}, ATTN_F32},
-    {"f16", {.q_type = ATTN_F16, .hq = 2, .sq = 33, .sk = 200, .d = 64, .softcap = 9}, 4, {64, 100, 190, 200}, ATTN_F32},
+    {"f32-causal",
+     {.b = 2, .hq = 4, .hkv = 2, .sq = 50, .sk = 90, .d = 32, .mask = ATTN_CAUSAL},
+     3,
+     {30, 31, 90},
+     ATTN_F32},
+    {"f16",
+     {.q_type = ATTN_F16, .hq = 2, .sq = 33, .sk = 200, .d = 64, .softcap = 9},
+     4,
+     {64, 100, 190, 200},
+     ATTN_F32},
     {"sink-once",
-     {.b = 2, .hq = 2, .sq = 20, .sk = 64, .d = 16, .sink = 1, .mask = ATTN_CAUSAL | ATTN_WINDOW_LEFT, .left = 9}, 2, {40, 64}, ATTN_F32},
+     {.b = 2, .hq = 2, .sq = 20, .sk = 64, .d = 16, .sink = 1, .mask = ATTN_CAUSAL | ATTN_WINDOW_LEFT, .left = 9},
+     2,
+     {40, 64},
+     ATTN_F32},
     {"bias-alibi",
-     {.b = 2, .hq = 2, .sq = 20, .sk = 64, .d = 16, .bias = BIAS_HOLES, .alibi = ALIBI_BATCH}, 3, {10, 10, 64}, ATTN_F32},
-    {"dropout", {.b = 2, .hq = 2, .sq = 20, .sk = 64, .d = 16, .dropout = 0.3f, .dropout_seed = 2}, 3, {13, 33, 64}, ATTN_F32},
+     {.b = 2, .hq = 2, .sq = 20, .sk = 64, .d = 16, .bias = BIAS_HOLES, .alibi = ALIBI_BATCH},
+     3,
+     {10, 10, 64},
+     ATTN_F32},
+    {"dropout",
+     {.b = 2, .hq = 2, .sq = 20, .sk = 64, .d = 16, .dropout = 0.3f, .dropout_seed = 2},
+     3,
+     {13, 33, 64},
+     ATTN_F32},
     {"q8-decode",
-     {.q_type = ATTN_F16, .k_type = ATTN_Q8_0, .v_type = ATTN_I8, .scaling = SCALING_ROW, .hq = 8, .hkv = 2, .sq = 1, .sk = 3000, .d = 64}, 3,
-     {1000, 2000, 3000}, ATTN_F32},
+     {.q_type = ATTN_F16,
+      .k_type = ATTN_Q8_0,
+      .v_type = ATTN_I8,
+      .scaling = SCALING_ROW,
+      .hq = 8,
+      .hkv = 2,
+      .sq = 1,
+      .sk = 3000,
+      .d = 64},
+     3,
+     {1000, 2000, 3000},
+     ATTN_F32},
     {"more-queries", {.hq = 1, .sq = 40, .sk = 20, .d = 16, .mask = ATTN_CAUSAL}, 2, {10, 20}, ATTN_F32},
 };
 
-static void *shifted(void *data, int64_t bytes)
-{
-    return data ? (unsigned char *)data + bytes : NULL;
-}
+static void *shifted(void *data, int64_t bytes) { return data ? (unsigned char *)data + bytes : NULL; }
 
 /* The problem of keys [from, to): another diagonal, other columns of bias and mask; the sink goes to the first part. */
 static attn_problem part_problem(struct suite_built *t, int64_t from, int64_t to, const struct suite_target *target)
@@ -184,7 +210,8 @@ static attn_problem part_problem(struct suite_built *t, int64_t from, int64_t to
     attn_problem p = suite_problem(t, target);
     attn_tensor *kv[2] = {&p.k, &p.v};
     for (int n = 0; n < 2; n++) {
-        kv[n]->data = shifted(kv[n]->data, (int64_t)attn_dtype_bytes((attn_dtype)kv[n]->dtype, from * kv[n]->stride[2]));
+        kv[n]->data =
+            shifted(kv[n]->data, (int64_t)attn_dtype_bytes((attn_dtype)kv[n]->dtype, from * kv[n]->stride[2]));
         kv[n]->scale = shifted(kv[n]->scale, from * kv[n]->scale_stride[2] * 4);
         kv[n]->shape[2] = to - from;
     }
@@ -204,7 +231,8 @@ static int forward_parts(struct suite_check *check, struct suite_built *t, const
         attn_problem p = part_problem(t, k ? cut->end[k - 1] : 0, cut->end[k], check->target);
         p.out = suite_view_tensor(t, &parts->out[k], check->target);
         p.lse = suite_view_tensor(t, &parts->lse[k], check->target);
-        if (!suite_expect_status(check, attn_forward(check->target->ctx, &p, &exec), ATTN_OK, "attn_forward of a part")) return 0;
+        if (!suite_expect_status(check, attn_forward(check->target->ctx, &p, &exec), ATTN_OK, "attn_forward of a part"))
+            return 0;
         suite_fetch_outputs(check, t);
     }
     return 1;
@@ -221,8 +249,10 @@ static void parts_of_forward(struct suite_check *check, const void *arg)
     suite_settle(&c);
     if (!suite_expect(check, !suite_build(&t, &c), "no memory")) return;
     const int64_t shape[4] = {c.b, c.hq, c.sq, c.dv};
-    if (suite_expect(check, !suite_truth_compute(&truth, &t) && !suite_naive_compute(&naive, &t) &&
-                                !add_parts(&t, &parts, cut->n, cut->part_type, c.q_type, shape, LAYOUT_BHSD, 1), "no memory") &&
+    if (suite_expect(check,
+                     !suite_truth_compute(&truth, &t) && !suite_naive_compute(&naive, &t) &&
+                         !add_parts(&t, &parts, cut->n, cut->part_type, c.q_type, shape, LAYOUT_BHSD, 1),
+                     "no memory") &&
         forward_parts(check, &t, cut, &parts) && merge(check, &t, &parts, 1) &&
         suite_collect(check, &t, &parts.merged, &parts.merged_lse, &x))
         suite_judge(check, &t, &truth, &naive, &x);

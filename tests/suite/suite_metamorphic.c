@@ -14,16 +14,48 @@ static const struct base {
 } bases[] = {
     {"f32-causal", {.hq = 2, .hkv = 1, .sq = 37, .sk = 130, .d = 64, .mask = ATTN_CAUSAL, .seed = 1}},
     {"f16-everything",
-     {.q_type = ATTN_F16, .b = 2, .hq = 4, .hkv = 2, .sq = 20, .sk = 70, .d = 32, .mask = ATTN_CAUSAL | ATTN_WINDOW_LEFT,
-      .left = 50, .softcap = 20, .alibi = ALIBI_HEADS, .sink = 1, .dropout = 0.2f, .dropout_seed = 5, .seed = 2}},
+     {.q_type = ATTN_F16,
+      .b = 2,
+      .hq = 4,
+      .hkv = 2,
+      .sq = 20,
+      .sk = 70,
+      .d = 32,
+      .mask = ATTN_CAUSAL | ATTN_WINDOW_LEFT,
+      .left = 50,
+      .softcap = 20,
+      .alibi = ALIBI_HEADS,
+      .sink = 1,
+      .dropout = 0.2f,
+      .dropout_seed = 5,
+      .seed = 2}},
     {"bf16-plain", {.q_type = ATTN_BF16, .hq = 3, .hkv = 3, .sq = 65, .sk = 129, .d = 80, .dv = 48, .seed = 3}},
     {"f32-decode", {.hq = 4, .hkv = 1, .sq = 1, .sk = 4500, .d = 64, .mask = ATTN_CAUSAL, .seed = 4}},
     {"f16-decode-q8",
-     {.q_type = ATTN_F16, .k_type = ATTN_Q8_0, .v_type = ATTN_Q8_0, .hq = 2, .hkv = 2, .sq = 4, .sk = 2500, .d = 64,
-      .mask = ATTN_CAUSAL, .seed = 5}},
+     {.q_type = ATTN_F16,
+      .k_type = ATTN_Q8_0,
+      .v_type = ATTN_Q8_0,
+      .hq = 2,
+      .hkv = 2,
+      .sq = 4,
+      .sk = 2500,
+      .d = 64,
+      .mask = ATTN_CAUSAL,
+      .seed = 5}},
     {"bf16-speculative-i8",
-     {.q_type = ATTN_BF16, .k_type = ATTN_I8, .v_type = ATTN_F8_E4M3, .scaling = SCALING_ROW, .b = 2, .hq = 6, .hkv = 2,
-      .sq = 5, .sk = 1100, .d = 40, .mask = ATTN_CAUSAL, .alibi = ALIBI_HEADS, .seed = 6}},
+     {.q_type = ATTN_BF16,
+      .k_type = ATTN_I8,
+      .v_type = ATTN_F8_E4M3,
+      .scaling = SCALING_ROW,
+      .b = 2,
+      .hq = 6,
+      .hkv = 2,
+      .sq = 5,
+      .sk = 1100,
+      .d = 40,
+      .mask = ATTN_CAUSAL,
+      .alibi = ALIBI_HEADS,
+      .seed = 6}},
     {"f32-long", {.hq = 2, .hkv = 1, .sq = 40, .sk = 2100, .d = 32, .mask = ATTN_CAUSAL, .sink = 1, .seed = 7}},
 };
 enum { BASES = sizeof bases / sizeof *bases };
@@ -149,7 +181,8 @@ static void seed_in_memory(struct suite_check *check, const struct suite_case *b
 }
 
 /* Rows of one sequence of a batch against the same sequence alone. */
-static void compare_place(struct suite_check *check, const struct suite_case *batch, const struct suite_result *all, int place)
+static void compare_place(struct suite_check *check, const struct suite_case *batch, const struct suite_result *all,
+                          int place)
 {
     struct suite_case alone = *batch;
     struct suite_result x = {0};
@@ -275,7 +308,8 @@ static void expect_constant(struct suite_check *check, struct suite_case c, floa
     c.fill_v = (struct suite_fill){FILL_CONSTANT, value};
     if (!run_case(check, c, NULL, &x)) return;
     for (int64_t n = 0; n < x.rows * x.dv; n++)
-        suite_expect(check, x.out[n] == value, "V = %g everywhere, but an output is %.9g", (double)value, (double)x.out[n]);
+        suite_expect(check, x.out[n] == value, "V = %g everywhere, but an output is %.9g", (double)value,
+                     (double)x.out[n]);
     suite_result_free(&x);
 }
 

@@ -92,10 +92,25 @@ int suite_naive_problem(struct naive_problem *p, const struct suite_built *t, in
     a.keep = array(c->dropout > 0, pairs, sizeof *a.keep, &failed);
     a.slopes = array(t->alibi >= 0, c->hq, sizeof *a.slopes, &failed);
     a.sink = array(t->sink >= 0, c->hq, sizeof *a.sink, &failed);
-    *p = (struct naive_problem){
-        .dtype = c->q_type, .B = 1, .Hq = c->hq, .Hkv = c->hkv, .Sq = s->sq, .Sk = s->sk, .D = c->d, .Dv = c->dv,
-        .q = s->q, .k = s->k, .v = s->v, .visible = a.visible, .bias = a.bias, .slopes = a.slopes, .sink = a.sink,
-        .keep = a.keep, .diagonal = s->diagonal, .scale = t->scale, .softcap = c->softcap};
+    *p = (struct naive_problem){.dtype = c->q_type,
+                                .B = 1,
+                                .Hq = c->hq,
+                                .Hkv = c->hkv,
+                                .Sq = s->sq,
+                                .Sk = s->sk,
+                                .D = c->d,
+                                .Dv = c->dv,
+                                .q = s->q,
+                                .k = s->k,
+                                .v = s->v,
+                                .visible = a.visible,
+                                .bias = a.bias,
+                                .slopes = a.slopes,
+                                .sink = a.sink,
+                                .keep = a.keep,
+                                .diagonal = s->diagonal,
+                                .scale = t->scale,
+                                .softcap = c->softcap};
     if (failed) {
         suite_naive_free(p);
         return -1;

@@ -75,7 +75,8 @@ void suite_expect_clean(struct suite_check *check, struct suite_built *t)
     for (int n = 0; n < t->buffers; n++) {
         suite_expect(check, suite_buffer_intact(&t->buffer[n]), "%s: bytes around it were written",
                      t->output[n] ? "an output" : "an input");
-        if (t->output[n]) suite_expect(check, all_poison(&t->buffer[n]), "bytes of an output that belong to no row were written");
+        if (t->output[n])
+            suite_expect(check, all_poison(&t->buffer[n]), "bytes of an output that belong to no row were written");
     }
     suite_expect(check, suite_inputs_hash(t) == t->input_hash, "an input was written");
 }
@@ -86,7 +87,8 @@ void suite_fetch_outputs(struct suite_check *check, struct suite_built *t)
 {
     for (int n = 0; n < t->buffers; n++)
         if (t->buffer[n].mirror_target == check->target && t->buffer[n].mirror)
-            suite_expect(check, suite_buffer_fetch(&t->buffer[n], check->target), "device memory around a tensor was written");
+            suite_expect(check, suite_buffer_fetch(&t->buffer[n], check->target),
+                         "device memory around a tensor was written");
 }
 
 /* 1: the plan is there and right. */

@@ -15,7 +15,8 @@ void suite_band(const struct suite_built *t, int64_t b, int64_t i, int64_t *firs
     const struct suite_sequence *s = &t->sequence[b];
     int64_t aligned = i + s->diagonal, low = 0, high = s->sk - 1;
     if ((c->mask & ATTN_CAUSAL) && aligned < high) high = aligned;
-    if ((c->mask & ATTN_WINDOW_RIGHT) && c->right < INT64_MAX / 2 && aligned + c->right < high) high = aligned + c->right;
+    if ((c->mask & ATTN_WINDOW_RIGHT) && c->right < INT64_MAX / 2 && aligned + c->right < high)
+        high = aligned + c->right;
     if ((c->mask & ATTN_WINDOW_LEFT) && c->left < INT64_MAX / 2 && aligned - c->left > low) low = aligned - c->left;
     *first = low;
     *end = high + 1;
@@ -97,7 +98,8 @@ static int build_bias(struct suite_built *t)
         int64_t swapped = t->bias.t.stride[2];
         t->bias.t.stride[2] = t->bias.t.stride[3];
         t->bias.t.stride[3] = swapped;
-    } else if (suite_add_view(t, &t->bias, s.dtype, shape, c->layout == LAYOUT_HOSTILE ? LAYOUT_HOSTILE : LAYOUT_BHSD, 0)) {
+    } else if (suite_add_view(t, &t->bias, s.dtype, shape, c->layout == LAYOUT_HOSTILE ? LAYOUT_HOSTILE : LAYOUT_BHSD,
+                              0)) {
         return -1;
     }
     fill_bias(t);

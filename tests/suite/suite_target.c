@@ -86,9 +86,12 @@ static void add_device(struct suite *s, int32_t index, const attn_device_info *i
 
 int suite_find_targets(struct suite *s)
 {
-    s->reference = (struct suite_target){
-        .name = "reference", .device = "reference", .backend = ATTN_BACKEND_REFERENCE, .host = 1,
-        .isa = "float64", .kernel = "reference"};
+    s->reference = (struct suite_target){.name = "reference",
+                                         .device = "reference",
+                                         .backend = ATTN_BACKEND_REFERENCE,
+                                         .host = 1,
+                                         .isa = "float64",
+                                         .kernel = "reference"};
     add_target(s, s->reference);
     s->reference.ctx = suite_context(&s->reference, 0, NULL);
     if (!s->reference.ctx) return 0;

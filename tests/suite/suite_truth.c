@@ -138,7 +138,8 @@ static void tile_values(struct tile *w, int64_t row)
                 double p = w->score[i * width + j - w->low];
                 const double *v = values + j * dv;
                 int masked = j < first || j >= end;
-                if (!masked && p == 0) masked = suite_bias_at(t, w->b, w->h, w->first + i, j, &masked) == -INFINITY || masked;
+                if (!masked && p == 0)
+                    masked = suite_bias_at(t, w->b, w->h, w->first + i, j, &masked) == -INFINITY || masked;
                 if (masked) continue; /* a NaN there must not count */
                 for (int64_t d = 0; d < dv; d++) out[d] += p * v[d];
                 for (int64_t d = 0; d < dv; d++) absolute[d] += p * fabs(v[d]);
@@ -175,11 +176,11 @@ static int tile_run(struct tile *w)
     w->turned = w->score + scores;
     w->absolute = w->turned + c->d * KEYS;
     tile_dots(w);
-    for (int64_t i = 0; i < w->rows; i++)
-        row_softmax(w, w->first + i, w->score + i * (w->high - w->low), row + i);
+    for (int64_t i = 0; i < w->rows; i++) row_softmax(w, w->first + i, w->score + i * (w->high - w->low), row + i);
     tile_dropout(w);
     tile_values(w, row);
-    for (int64_t i = 0; i < w->rows; i++) w->truth->absolute_terms[row + i] = finite_norm2(w->absolute + i * c->dv, c->dv);
+    for (int64_t i = 0; i < w->rows; i++)
+        w->truth->absolute_terms[row + i] = finite_norm2(w->absolute + i * c->dv, c->dv);
     free(w->score);
     return 0;
 }
