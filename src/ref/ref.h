@@ -34,6 +34,22 @@ typedef struct ref_place {
     uint64_t dropout_key;
 } ref_place;
 
+/* Softmax statistics of a row: m the largest score or sink, l the sum of exp(score - m). Kept apart, because m + ln l loses
+ * ln l beside scores of 1e17 and more, such as masks that add the lowest float. l = 0: the row is empty. */
+typedef struct ref_stat {
+    double m, l;
+} ref_stat;
+
+static inline double attn_ref_probability(ref_stat stat, double score)
+{
+    return stat.l == 0.0 ? 0.0 : exp(score - stat.m) / stat.l;
+}
+
+static inline double attn_ref_lse(ref_stat stat)
+{
+    return stat.l == 0.0 ? -INFINITY : stat.m + log(stat.l);
+}
+
 size_t attn_ref_tiles_bytes(const attn_job *job);
 ref_tiles attn_ref_tiles_at(const attn_job *job, void *memory);
 
@@ -43,10 +59,10 @@ void attn_ref_load_keys(const ref_place *w, ref_tiles *t);
 bool attn_ref_visible(const ref_place *w);
 void attn_ref_scores(const ref_place *w, ref_tiles *t);
 void attn_ref_dropout(const ref_place *w, ref_tiles *t); /* fills z */
-/* Natural log of the denominator of each row, sink included, in double. Loads queries and keys itself. */
-void attn_ref_lse(ref_place *w, ref_tiles *t, double lse[REF_ROWS]);
-/* O of each row into t->o [ROWS][dv], given lse. */
-void attn_ref_output(ref_place *w, ref_tiles *t, const double lse[REF_ROWS]);
+/* Statistics of each row, sink included. Loads queries and keys itself. */
+void attn_ref_statistics(ref_place *w, ref_tiles *t, ref_stat stat[REF_ROWS]);
+/* O of each row into t->o [ROWS][dv], given these. */
+void attn_ref_output(ref_place *w, ref_tiles *t, const ref_stat stat[REF_ROWS]);
 
 /* c[m][n] += sum over x of a[m * a_row + x * a_col] * b[x * b_row + n], n a multiple of REF_LANES */
 void attn_ref_multiply(int64_t m, int64_t n, int64_t count, const double *a, int64_t a_row, int64_t a_col,

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Gradients of docs/semantics.md section 7 in float64. Four passes, each parallel over what it writes, so that every sum has
- * one owner and one order: rows (LSE and D, recomputed, not taken from the caller's rounded out and lse), dQ by
+ * one owner and one order: rows (softmax statistics and D, recomputed, not taken from the caller's rounded out and lse), dQ by
  * row blocks, dK and dV by key blocks, dbias by its own rows. */
 #include "../cpu/rows.h"
 #include "ref.h"
 
 typedef struct backward_call {
     const attn_job *job;
-    double *lse, *delta; /* [batch axis][heads_q][rows of the tensor] */
+    ref_stat *stat; /* [batch axis][heads_q][rows of the tensor] */
+    double *delta;  /* likewise: D */
     char *scratch;
     size_t scratch_bytes;
 } backward_call;
@@ -65,10 +66,11 @@ static void tile_gradients(const backward_call *call, const ref_place *w, ref_ti
     memset(t->ds, 0, sizeof(double) * REF_ROWS * REF_KEYS);
     attn_ref_multiply(w->rows, REF_KEYS, t->dv, t->dout, t->dv, 1, t->vt, REF_KEYS, t->ds, REF_KEYS);
     for (int r = 0; r < w->rows; r++) {
-        double lse = call->lse[row_index(w, r)], rest = incoming_lse(w, r) - call->delta[row_index(w, r)];
+        ref_stat stat = call->stat[row_index(w, r)];
+        double rest = incoming_lse(w, r) - call->delta[row_index(w, r)];
         for (int j = 0; j < w->keys; j++) {
             int at = r * REF_KEYS + j;
-            t->p[at] = lse == -INFINITY ? 0.0 : exp(t->s[at] - lse);
+            t->p[at] = attn_ref_probability(stat, t->s[at]);
             t->ds[at] = t->p[at] == 0.0 ? 0.0 : t->p[at] * (t->z[at] * t->ds[at] + rest);
         }
     }
@@ -81,21 +83,21 @@ static void through_softcap(const ref_place *w, ref_tiles *t)
         for (int j = 0; j < w->keys; j++) t->ds[r * REF_KEYS + j] *= t->slope[r * REF_KEYS + j];
 }
 
-/* ---- pass 1: LSE and D of every row --------------------------------------------------------------------------------- */
+/* ---- pass 1: statistics and D of every row --------------------------------------------------------------------------------- */
 
 static void run_rows(void *arg, int64_t task, int32_t thread)
 {
     const backward_call *call = arg;
     ref_place w;
-    double lse[REF_ROWS];
+    ref_stat stat[REF_ROWS];
     if (!attn_ref_row_place(call->job, task, &w)) return;
     ref_tiles t = tiles_of(call, thread);
-    attn_ref_lse(&w, &t, lse);
-    attn_ref_output(&w, &t, lse);
+    attn_ref_statistics(&w, &t, stat);
+    attn_ref_output(&w, &t, stat);
     for (int r = 0; r < w.rows; r++) {
         double delta = 0.0;
         for (int64_t d = 0; d < t.dv; d++) delta += t.dout[r * t.dv + d] * t.o[r * t.dv + d];
-        call->lse[row_index(&w, r)] = lse[r];
+        call->stat[row_index(&w, r)] = stat[r];
         call->delta[row_index(&w, r)] = delta;
     }
 }
@@ -257,8 +259,7 @@ static void run_dsink(void *arg, int64_t h, int32_t thread)
     for (int64_t b = 0; b < job->batch; b++) {
         ref_place w = {.job = job, .b = b, .h = h, .seq = attn_sequence_of(job, b)};
         for (int64_t i = 0; i < w.seq.q_len; i++) {
-            double lse = call->lse[row_index(&w, i)];
-            double p = lse == -INFINITY ? 0.0 : exp((double)job->sink[h] - lse);
+            double p = attn_ref_probability(call->stat[row_index(&w, i)], (double)job->sink[h]);
             if (p != 0.0) sum += p * (incoming_lse(&w, i) - call->delta[row_index(&w, i)]);
         }
     }
@@ -268,8 +269,8 @@ static void run_dsink(void *arg, int64_t h, int32_t thread)
 attn_status attn_ref_backward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace)
 {
     (void)plan;
-    backward_call call = {.job = job, .lse = workspace, .scratch_bytes = attn_ref_tiles_bytes(job)};
-    call.delta = call.lse + attn_round_up(q_rows_total(job), 8);
+    backward_call call = {.job = job, .stat = workspace, .scratch_bytes = attn_ref_tiles_bytes(job)};
+    call.delta = (double *)call.stat + 2 * attn_round_up(q_rows_total(job), 8);
     call.scratch = (char *)(call.delta + attn_round_up(q_rows_total(job), 8));
     const int64_t *bias = job->bias_shape;
     attn_cpu_parallel(ctx->threads, attn_ref_row_tasks(job), run_rows, &call);

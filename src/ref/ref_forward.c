@@ -30,17 +30,17 @@ static void run_rows(void *arg, int64_t task, int32_t thread)
     const forward_call *call = arg;
     const attn_job *job = call->job;
     ref_place w;
-    double lse[REF_ROWS];
+    ref_stat stat[REF_ROWS];
     if (!attn_ref_row_place(job, task, &w)) return;
     ref_tiles t = attn_ref_tiles_at(job, call->scratch + (size_t)thread * call->scratch_bytes);
-    attn_ref_lse(&w, &t, lse);
-    attn_ref_output(&w, &t, lse);
+    attn_ref_statistics(&w, &t, stat);
+    attn_ref_output(&w, &t, stat);
     for (int r = 0; r < w.rows; r++) {
         int64_t row = w.seq.q_row + w.i + r, at = attn_row_offset(&job->out, w.seq.q_batch, w.h, row);
         for (int64_t d = 0; d < job->head_dim_v; d++)
             attn_store_float(&job->out, at + d, (float)t.o[r * t.dv + d]);
         if (job->lse.data)
-            attn_store_float(&job->lse, attn_row_offset(&job->lse, w.seq.q_batch, w.h, row), (float)lse[r]);
+            attn_store_float(&job->lse, attn_row_offset(&job->lse, w.seq.q_batch, w.h, row), (float)attn_ref_lse(stat[r]));
     }
 }
 

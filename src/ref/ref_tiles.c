@@ -183,15 +183,15 @@ void attn_ref_dropout(const ref_place *w, ref_tiles *t)
 
 /* ---- softmax --------------------------------------------------------------------------------------------------------- */
 
-/* Running (m, l) of one row with n more scores. */
-static void extend(double *m, double *l, const double *s, int n)
+/* Extends a row's statistics by n more scores. */
+static void extend(ref_stat *stat, const double *s, int n)
 {
-    double largest = *m;
+    double largest = stat->m;
     for (int j = 0; j < n; j++) largest = s[j] > largest ? s[j] : largest;
     double base = largest == -INFINITY ? 0.0 : largest;
-    *l *= exp(*m - base);
-    for (int j = 0; j < n; j++) *l += exp(s[j] - base);
-    *m = largest;
+    stat->l *= exp(stat->m - base);
+    for (int j = 0; j < n; j++) stat->l += exp(s[j] - base);
+    stat->m = largest;
 }
 
 static int tile_keys(const ref_place *w)
@@ -199,31 +199,24 @@ static int tile_keys(const ref_place *w)
     return (int)attn_min(REF_KEYS, w->seq.k_len - w->j);
 }
 
-void attn_ref_lse(ref_place *w, ref_tiles *t, double lse[REF_ROWS])
+void attn_ref_statistics(ref_place *w, ref_tiles *t, ref_stat stat[REF_ROWS])
 {
-    double m[REF_ROWS], l[REF_ROWS];
-    for (int r = 0; r < w->rows; r++) {
-        m[r] = -INFINITY;
-        l[r] = 0.0;
-    }
+    for (int r = 0; r < w->rows; r++) stat[r] = (ref_stat){-INFINITY, 0.0};
     attn_ref_load_queries(w, t);
     for (w->j = 0; w->j < w->seq.k_len; w->j += REF_KEYS) {
         w->keys = tile_keys(w);
         if (!attn_ref_visible(w)) continue;
         attn_ref_load_keys(w, t);
         attn_ref_scores(w, t);
-        for (int r = 0; r < w->rows; r++) extend(&m[r], &l[r], t->s + r * REF_KEYS, w->keys);
+        for (int r = 0; r < w->rows; r++) extend(&stat[r], t->s + r * REF_KEYS, w->keys);
     }
-    for (int r = 0; r < w->rows; r++) {
-        if (w->job->sink) {
-            double sink = (double)w->job->sink[w->h];
-            extend(&m[r], &l[r], &sink, 1);
-        }
-        lse[r] = l[r] == 0.0 ? -INFINITY : m[r] + log(l[r]);
+    for (int r = 0; r < w->rows && w->job->sink; r++) {
+        double sink = (double)w->job->sink[w->h];
+        extend(&stat[r], &sink, 1);
     }
 }
 
-void attn_ref_output(ref_place *w, ref_tiles *t, const double lse[REF_ROWS])
+void attn_ref_output(ref_place *w, ref_tiles *t, const ref_stat stat[REF_ROWS])
 {
     memset(t->o, 0, sizeof(double) * (size_t)(REF_ROWS * t->dv));
     for (w->j = 0; w->j < w->seq.k_len; w->j += REF_KEYS) {
@@ -235,7 +228,7 @@ void attn_ref_output(ref_place *w, ref_tiles *t, const double lse[REF_ROWS])
         for (int r = 0; r < w->rows; r++)
             for (int j = 0; j < w->keys; j++) {
                 int at = r * REF_KEYS + j;
-                t->p[at] = lse[r] == -INFINITY ? 0.0 : exp(t->s[at] - lse[r]) * t->z[at];
+                t->p[at] = attn_ref_probability(stat[r], t->s[at]) * t->z[at];
             }
         attn_ref_multiply(w->rows, t->dv, w->keys, t->p, REF_KEYS, 1, t->v, t->dv, t->o, t->dv);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * attn_kv_append, bit for bit: every cache row and every factor is computed here from docs/semantics.md sections 5 and 6,
- * and nothing else may be written. */
+ * attn_kv_append, bit for bit: every cache row and every factor is computed here from docs/semantics.md sections 5
+ * and 6, and nothing else may be written. */
 #include "suite_append.h"
 #include "suite_format.h"
 
@@ -10,7 +10,7 @@
 
 enum { B = APPEND_B, HKV = 2, HQ = 4, NEW = APPEND_NEW, ROOM = 37 };
 
-/* ---- setting up ------------------------------------------------------------------------------------------------------------- */
+/* ---- setting up ------------------------------------------------------------------------------------------------- */
 
 static void *data_of(struct append_run *r, int buffer) { return buffer < 0 ? NULL : r->t.buffer[buffer].data; }
 
@@ -30,8 +30,8 @@ static int64_t first_of(const struct append_case *a)
     return a->rope == ROPE_LAST_COLUMNS ? a->d - rotary_of(a) : a->rope == ROPE_PARTIAL && a->d > rotary_of(a) ? 1 : 0;
 }
 
-/* Values with ties when divided by the factors below, a row of zeros, and one that overflows 8 bits and, from a wider type,
- * float16. */
+/* Values with ties when divided by the factors below, a row of zeros, and one that overflows 8 bits and, from a
+ * wider type, float16. */
 static void new_row(int32_t dtype, float *x, int64_t n, uint64_t stream)
 {
     struct suite_random r = suite_random_of(77, stream);
@@ -218,7 +218,7 @@ void suite_append_tear_down(struct append_run *r)
     suite_unbuild(&r->t);
 }
 
-/* ---- what must come out ------------------------------------------------------------------------------------------------------ */
+/* ---- what must come out ----------------------------------------------------------------------------------------- */
 
 /* a' = fma(a, c, -(b s)), b' = fma(b, c, a s) */
 static void rotate(const struct append_run *r, int b, int64_t i, float *x)
@@ -289,7 +289,7 @@ static void expect_tokens(struct suite_check *check, struct append_run *r)
         }
 }
 
-/* ---- the call ------------------------------------------------------------------------------------------------------------------- */
+/* ---- the call --------------------------------------------------------------------------------------------------- */
 
 static void *placed(struct append_run *r, int buffer, const struct suite_target *target)
 {

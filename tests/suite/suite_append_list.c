@@ -81,7 +81,7 @@ static void name_of(const struct append_case *a, char *name, size_t size)
              suite_is_scaled(a->k_type) || suite_is_scaled(a->v_type) ? factor_names[a->factors] : "");
 }
 
-/* ---- refusals: nothing is written ----------------------------------------------------------------------------------------------- */
+/* ---- refusals: nothing is written ------------------------------------------------------------------------------- */
 
 static uint64_t hash_all(const struct append_run *r)
 {

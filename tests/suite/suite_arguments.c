@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * suite_arguments.inc lists what is changed; here is how each change is tried: the right status, a text that names the field,
- * nothing written. */
+ * suite_arguments.inc lists what is changed; here is how each change is tried: the right status, a text that names
+ * the field, nothing written. */
 #include "suite_case.h"
 
 #include <math.h>
@@ -112,7 +112,7 @@ static void apply(struct arguments *x, const struct change *change)
     }
 }
 
-/* ---- what is right before the change ------------------------------------------------------------------------------------------ */
+/* ---- what is right before the change ---------------------------------------------------------------------------- */
 
 static struct suite_case base_case(enum base base)
 {
@@ -207,7 +207,7 @@ static void fill_arguments(struct arguments *x, struct suite_built *t, struct ex
     x->keep_pointer = &x->keep;
 }
 
-/* ---- the try --------------------------------------------------------------------------------------------------------------------- */
+/* ---- the try ---------------------------------------------------------------------------------------------------- */
 
 static attn_status call(attn_context *ctx, enum call which, struct arguments *x, int only_query)
 {

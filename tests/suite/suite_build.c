@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * From a case to tensors: lengths, pages, keys and values in every layout, and the same numbers once more as dense float64
- * arrays. Whatever the library must not read stays poison. */
+ * From a case to tensors: lengths, pages, keys and values in every layout, and the same numbers once more as dense
+ * float64 arrays. Whatever the library must not read stays poison. */
 #include "suite_case.h"
 #include "suite_format.h"
 
@@ -22,7 +22,7 @@ static int add_integers(struct suite_built *t, int64_t count, int *buffer)
     return *buffer < 0 ? -1 : 0;
 }
 
-/* ---- lengths ---------------------------------------------------------------------------------------------------------- */
+/* ---- lengths ---------------------------------------------------------------------------------------------------- */
 
 struct span {
     int64_t base, room, start, used;
@@ -129,7 +129,7 @@ static int build_lengths(struct suite_built *t, int64_t *q_total, int64_t *k_tot
     return failed;
 }
 
-/* ---- pages ------------------------------------------------------------------------------------------------------------- */
+/* ---- pages ------------------------------------------------------------------------------------------------------ */
 
 /* The keys that some query sees. Neighbouring queries have neighbouring bands, so they are one interval. */
 static void seen_keys(const struct suite_built *t, int64_t b, int64_t *low, int64_t *high)
@@ -186,7 +186,7 @@ void suite_key_place(const struct suite_built *t, int64_t b, int64_t j, int64_t 
     *row = token % t->c.page;
 }
 
-/* ---- q, k, v -------------------------------------------------------------------------------------------------------------- */
+/* ---- q, k, v ---------------------------------------------------------------------------------------------------- */
 
 /* Views of one buffer whose rows hold, one behind the other, the heads of each of the given tensors. */
 static int add_slices(struct suite_built *t, struct suite_view *const view[], const int64_t (*shape)[4], int count,

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- what goes together --------------------------------------------------------------------------------------------- */
+/* ---- what goes together ----------------------------------------------------------------------------------------- */
 
 static void settle_types(struct suite_case *c)
 {
@@ -53,7 +53,7 @@ void suite_settle(struct suite_case *c)
     settle_layout(c);
 }
 
-/* ---- names ------------------------------------------------------------------------------------------------------------ */
+/* ---- names ------------------------------------------------------------------------------------------------------ */
 
 static void append(char *name, size_t size, const char *format, ...) SUITE_PRINTF(3, 4);
 static void append(char *name, size_t size, const char *format, ...)
@@ -112,7 +112,7 @@ void suite_describe(const struct suite_case *c, char *name, size_t size)
     if (c->threads) append(name, size, "-threads%d", c->threads);
 }
 
-/* ---- random cases -------------------------------------------------------------------------------------------------------- */
+/* ---- random cases ----------------------------------------------------------------------------------------------- */
 
 static int chance(struct suite_random *r, int percent) { return suite_below(r, 100) < percent; }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One forward problem as plain numbers, and what the suite makes of it: tensors in guarded memory, the float64 truth, the
- * naive result, the result of a target, the judgement. */
+ * One forward problem as plain numbers, and what the suite makes of it: tensors in guarded memory, the float64
+ * truth, the naive result, the result of a target, the judgement. */
 #ifndef ATTN_SUITE_CASE_H
 #define ATTN_SUITE_CASE_H
 
 #include "suite_core.h"
 
-/* ---- Description -------------------------------------------------------------------------------------------------- */
+/* ---- Description ------------------------------------------------------------------------------------------------ */
 
 enum suite_bias {
     BIAS_NONE,
@@ -84,7 +84,7 @@ void suite_settle(struct suite_case *c);
 void suite_describe(const struct suite_case *c, char *name, size_t size);
 struct suite_case suite_random_case(uint64_t seed);
 
-/* ---- Built ----------------------------------------------------------------------------------------------------------- */
+/* ---- Built ------------------------------------------------------------------------------------------------------ */
 
 struct suite_view {           /* a tensor in one of the buffers */
     int buffer, scale_buffer; /* -1: absent */
@@ -151,7 +151,7 @@ double suite_sink(const struct suite_built *t, int64_t h); /* -inf: none */
 /* The factor of dropout: 0 or 1/(1 - p); 1 without dropout. */
 double suite_keep_factor(const struct suite_built *t, int64_t b, int64_t h, int64_t i, int64_t j);
 
-/* ---- Results ------------------------------------------------------------------------------------------------------------
+/* ---- Results ----------------------------------------------------------------------------------------------------
  * Rows in the order sequence, head, query. */
 struct suite_result {
     int64_t rows, dv;
@@ -182,13 +182,14 @@ struct naive_problem;
 int suite_naive_problem(struct naive_problem *p, const struct suite_built *t, int64_t b);
 void suite_naive_free(struct naive_problem *p);
 
-/* Runs forward on check's target and checks everything but the values: plan, status, workspace, padding, bounds, inputs.
- * ctx NULL: the target's. Returns 1 if result holds values to judge. */
+/* Runs forward on check's target and checks everything but the values: plan, status, workspace, padding, bounds,
+ * inputs. ctx NULL: the target's. Returns 1 if result holds values to judge. */
 int suite_forward(struct suite_check *check, struct suite_built *t, attn_context *ctx, struct suite_result *result);
 /* The same for a problem that was changed after suite_problem(); out is where its output lies. */
 int suite_forward_problem(struct suite_check *check, struct suite_built *t, attn_context *ctx, const attn_problem *p,
                           struct suite_view *out, struct suite_result *result);
-/* Takes the rows of out and lse (NULL: not looked at) out of their buffers, where nothing else may have been written. */
+/* Takes the rows of out and lse (NULL: not looked at) out of their buffers, where nothing else may have been
+ * written. */
 int suite_collect(struct suite_check *check, struct suite_built *t, struct suite_view *out, struct suite_view *lse,
                   struct suite_result *result);
 /* Puts poison back over a row, or over all of the buffer. */

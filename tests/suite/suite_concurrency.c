@@ -28,7 +28,7 @@ static struct suite_case shared_case(void)
     return c;
 }
 
-/* ---- many callers, one context --------------------------------------------------------------------------------------------- */
+/* ---- many callers, one context ---------------------------------------------------------------------------------- */
 
 struct caller {
     struct suite_check check; /* of its own: suite_expect is not for several threads */
@@ -92,7 +92,7 @@ static void one_context(struct suite_check *check, const void *arg)
     with_expected(check, call_together);
 }
 
-/* ---- contexts that come and go ------------------------------------------------------------------------------------------------ */
+/* ---- contexts that come and go ---------------------------------------------------------------------------------- */
 
 static void *come_and_go(void *arg)
 {
@@ -121,7 +121,7 @@ static void contexts(struct suite_check *check, const void *arg)
     }
 }
 
-/* ---- fork ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- fork ------------------------------------------------------------------------------------------------------- */
 
 enum { CHILD_GOOD = 0, CHILD_WRONG = 1, CHILD_SECONDS = 60 };
 

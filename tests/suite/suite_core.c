@@ -12,7 +12,7 @@ struct suite_failure {
     char *name, *target, *text;
 };
 
-/* ---- selection ----------------------------------------------------------------------------------------------------- */
+/* ---- selection -------------------------------------------------------------------------------------------------- */
 
 int suite_selected(struct suite *s, int quick, const char *name)
 {
@@ -32,7 +32,7 @@ int suite_selected(struct suite *s, int quick, const char *name)
     return 1;
 }
 
-/* ---- checks ---------------------------------------------------------------------------------------------------------- */
+/* ---- checks ----------------------------------------------------------------------------------------------------- */
 
 int suite_expect(struct suite_check *check, int ok, const char *format, ...)
 {
@@ -136,7 +136,7 @@ void suite_once(struct suite *s, int quick, const char *name, suite_function *fu
     if (suite_selected(s, quick, name)) run_on(s, 0, name, function, arg);
 }
 
-/* ---- report ------------------------------------------------------------------------------------------------------------ */
+/* ---- report ----------------------------------------------------------------------------------------------------- */
 
 static void add(struct suite_tally *sum, const struct suite_tally *t)
 {

@@ -32,9 +32,11 @@ struct suite_target {
     attn_context *ctx;
 };
 
-/* A further context on a target, for other thread counts or forced choices; NULL if it is refused. extra may be NULL. */
+/* A further context on a target, for other thread counts or forced choices; NULL if it is refused. extra may be
+ * NULL. */
 attn_context *suite_context(const struct suite_target *target, int threads, const char *extra);
-/* 1 if the plan names the backend, device, level and kernel that this target stands for; else why holds the difference. */
+/* 1 if the plan names the backend, device, level and kernel that this target stands for; else why holds the
+ * difference. */
 int suite_plan_is(const struct suite_target *target, const char *op, const attn_plan *plan, char *why, size_t size);
 /* Fills s->target; returns how many there are. */
 struct suite;
@@ -120,7 +122,8 @@ void suite_run_memory(struct suite *s);
 
 /* ---- Guarded memory -------------------------------------------------------------------------------------------------
  * Bytes whose end touches a page that faults when it is read or written; the rest of the first page, before the data,
- * holds a pattern that must survive. On a device that is not the host the data has a mirror between two such patterns. */
+ * holds a pattern that must survive. On a device that is not the host the data has a mirror between two such
+ * patterns. */
 struct suite_buffer {
     unsigned char *map;
     size_t map_bytes;
@@ -136,7 +139,8 @@ enum { SUITE_POISON = 0xff }; /* NaN in every float type, also as the scale of a
 /* All of it filled with poison. Returns 0, or -1 without memory. Zero bytes are allowed: any access then faults. */
 int suite_buffer_new(struct suite_buffer *buffer, size_t bytes, size_t align);
 void suite_buffer_free(struct suite_buffer *buffer);
-/* The address to give the library for this target: the data itself, or its mirror, freshly uploaded. NULL: no memory. */
+/* The address to give the library for this target: the data itself, or its mirror, freshly uploaded. NULL: no
+ * memory. */
 void *suite_buffer_place(struct suite_buffer *buffer, const struct suite_target *target);
 /* Brings a device's content back into data; 0 if that failed. */
 int suite_buffer_fetch(struct suite_buffer *buffer, const struct suite_target *target);
@@ -147,7 +151,7 @@ uint64_t suite_hash(const void *data, size_t bytes);
 void *suite_reserve(size_t bytes);
 void suite_release(void *data, size_t bytes);
 
-/* ---- Threads and numbers --------------------------------------------------------------------------------------------- */
+/* ---- Threads and numbers ---------------------------------------------------------------------------------------- */
 
 /* Calls function(arg, n) for n from 0 to count - 1 on a few threads; in order on this one if work (about the number of
  * multiply-adds) is small. */

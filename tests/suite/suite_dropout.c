@@ -31,7 +31,7 @@ static void known_answers(struct suite_check *check, const void *arg)
     }
 }
 
-/* ---- masks ------------------------------------------------------------------------------------------------------------------- */
+/* ---- masks ------------------------------------------------------------------------------------------------------ */
 
 /* The mask of a case as the library writes it, [B, Hq, q_axis, k_axis]; NULL after a failure. t stays built. */
 static unsigned char *library_mask(struct suite_check *check, struct suite_built *t, int layout)
@@ -169,7 +169,7 @@ static void compare_mask(struct suite_check *check, const void *arg)
     suite_unbuild(&t);
 }
 
-/* ---- statistics ---------------------------------------------------------------------------------------------------------------- */
+/* ---- statistics ------------------------------------------------------------------------------------------------- */
 
 static const struct suite_case whole = {
     .b = 2, .hq = 4, .sq = 48, .sk = 203, .d = 4, .dropout = 0.25f, .dropout_seed = 1234};
@@ -251,7 +251,7 @@ static void shards(struct suite_check *check, const void *arg)
     free(shard);
 }
 
-/* ---- forward ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ---------------------------------------------------------------------------------------------------- */
 
 static void all_dropped(struct suite_check *check, struct suite_built *t, const struct suite_result *x)
 {

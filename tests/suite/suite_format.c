@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-/* A small binary float format: stored mantissa bits, exponent of the smallest normal number, code of infinity (or, where
- * there is none, the largest code, at which it saturates) and of NaN. */
+/* A small binary float format: stored mantissa bits, exponent of the smallest normal number, code of infinity (or,
+ * where there is none, the largest code, at which it saturates) and of NaN. */
 struct binary {
     int mantissa, smallest, saturates;
     uint32_t top, nan, sign;
@@ -173,7 +173,7 @@ void suite_decode(int32_t dtype, const void *row, double *x, int64_t n, float sc
     }
 }
 
-/* ---- random bits --------------------------------------------------------------------------------------------------- */
+/* ---- random bits ------------------------------------------------------------------------------------------------ */
 
 void suite_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t word[4])
 {

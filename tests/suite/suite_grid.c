@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Two lists against the reference: the grid (every pair of values of the axes below meets in some case) and random cases. */
+ * Two lists against the reference: the grid (every pair of values of the axes below meets in some case) and random
+ * cases. */
 #include "suite_case.h"
 #include "suite_pairwise.h"
 
@@ -153,7 +154,7 @@ void suite_run_grid(struct suite *s)
     free(rows);
 }
 
-/* ---- random ------------------------------------------------------------------------------------------------------------------ */
+/* ---- random ----------------------------------------------------------------------------------------------------- */
 
 enum { RANDOM_QUICK = 200, RANDOM_FULL = 1000 };
 

@@ -20,8 +20,8 @@ static const char *place_of(const struct suite_built *t, int64_t row, char *text
     return text;
 }
 
-/* NaN and infinities stand where they should. A value that only rounding could carry across the largest number may do so
- * or not. */
+/* NaN and infinities stand where they should. A value that only rounding could carry across the largest number may
+ * do so or not. */
 static int same_places(double x, double ref, int32_t dtype)
 {
     double expected = suite_round(dtype, ref), largest = dtype == ATTN_F16 ? 65504.0 : 3.38e38;

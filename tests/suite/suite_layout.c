@@ -104,7 +104,7 @@ void suite_fill_row(struct suite_fill fill, uint64_t seed, int tensor, int64_t s
     for (int64_t i = 0; i < n; i++) x[i] = fill.kind == FILL_CONSTANT ? fill.amount : amount * suite_normal(&r);
 }
 
-/* ---- placement ------------------------------------------------------------------------------------------------------- */
+/* ---- placement -------------------------------------------------------------------------------------------------- */
 
 static void *place(struct suite_built *t, int buffer, const struct suite_target *target)
 {

@@ -23,7 +23,7 @@ static const struct suite_section sections[] = {
 };
 enum { SECTIONS = sizeof sections / sizeof *sections };
 
-/* ---- crashes name the case ---------------------------------------------------------------------------------------------- */
+/* ---- crashes name the case -------------------------------------------------------------------------------------- */
 
 static const int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 enum { CRASHES = sizeof crash_signals / sizeof *crash_signals };
@@ -61,7 +61,7 @@ static void watch_crashes(int on)
     }
 }
 
-/* ---- the run --------------------------------------------------------------------------------------------------------------- */
+/* ---- the run ---------------------------------------------------------------------------------------------------- */
 
 static void run_sections(struct suite *s)
 {

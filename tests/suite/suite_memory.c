@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Workspaces and allocations. That a workspace of exactly the queried size is enough, whatever it holds, is part of every case
- * of the suite (suite_runner.c). */
+ * Workspaces and allocations. That a workspace of exactly the queried size is enough, whatever it holds, is part of
+ * every case of the suite (suite_runner.c). */
 #include "suite_case.h"
 
 #include <stdatomic.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- a context whose allocator counts, or refuses ----------------------------------------------------------------------------- */
+/* ---- a context whose allocator counts, or refuses --------------------------------------------------------------- */
 
 struct counter {
     atomic_int calls, live;
@@ -53,7 +53,7 @@ static struct suite_case decode_case(void) /* one with partial results in its wo
     return c;
 }
 
-/* ---- workspace ------------------------------------------------------------------------------------------------------------------- */
+/* ---- workspace -------------------------------------------------------------------------------------------------- */
 
 static size_t workspace_of(struct suite_check *check, const attn_problem *p)
 {
@@ -134,7 +134,7 @@ static void bounded(struct suite_check *check, const void *arg)
     attn_destroy(ctx);
 }
 
-/* ---- allocations ------------------------------------------------------------------------------------------------------------------- */
+/* ---- allocations ------------------------------------------------------------------------------------------------ */
 
 static void none_with_workspace(struct suite_check *check, const void *arg)
 {
@@ -181,7 +181,7 @@ static void refused(struct suite_check *check, const void *arg)
     attn_destroy(ctx);
 }
 
-/* ---- resident memory ------------------------------------------------------------------------------------------------------------------ */
+/* ---- resident memory -------------------------------------------------------------------------------------------- */
 
 /* A line "NAME: n kB" of /proc/self/status; 0 if it is not there. */
 static long status_kib(const char *name)

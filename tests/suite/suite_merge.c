@@ -49,7 +49,7 @@ static int merge(struct suite_check *check, struct suite_built *t, struct parts 
     return suite_expect_status(check, status, ATTN_OK, "attn_merge");
 }
 
-/* ---- made-up parts ------------------------------------------------------------------------------------------------------------- */
+/* ---- made-up parts ---------------------------------------------------------------------------------------------- */
 
 struct made_up {
     const char *name;
@@ -150,7 +150,7 @@ static void made_up_parts(struct suite_check *check, const void *arg)
     suite_unbuild(&t);
 }
 
-/* ---- forward in parts ------------------------------------------------------------------------------------------------------------ */
+/* ---- forward in parts ------------------------------------------------------------------------------------------- */
 
 struct cut {
     const char *name;

@@ -114,7 +114,7 @@ static void expect_close(struct suite_check *check, const struct suite_case *bas
     suite_unbuild(&t);
 }
 
-/* ---- to the bit ------------------------------------------------------------------------------------------------------------ */
+/* ---- to the bit ------------------------------------------------------------------------------------------------- */
 
 static void threads(struct suite_check *check, const struct suite_case *base)
 {
@@ -226,7 +226,7 @@ static void alone_or_in_batch(struct suite_check *check, const struct suite_case
     }
 }
 
-/* ---- within the rule -------------------------------------------------------------------------------------------------------- */
+/* ---- within the rule -------------------------------------------------------------------------------------------- */
 
 static void splits(struct suite_check *check, const struct suite_case *base)
 {
@@ -299,7 +299,7 @@ static void shuffled_keys(struct suite_check *check, const struct suite_case *ba
     expect_close(check, &plain, &variant);
 }
 
-/* ---- exact values ------------------------------------------------------------------------------------------------------------- */
+/* ---- exact values ----------------------------------------------------------------------------------------------- */
 
 static void expect_constant(struct suite_check *check, struct suite_case c, float value)
 {

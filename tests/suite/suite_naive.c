@@ -48,7 +48,7 @@ void suite_result_free(struct suite_result *r)
     memset(r, 0, sizeof *r);
 }
 
-/* ---- the problem of one sequence --------------------------------------------------------------------------------------- */
+/* ---- the problem of one sequence -------------------------------------------------------------------------------- */
 
 static void *array(int wanted, int64_t count, size_t size, int *failed)
 {
@@ -133,7 +133,7 @@ void suite_naive_free(struct naive_problem *p)
     memset(p, 0, sizeof *p);
 }
 
-/* ---- forward --------------------------------------------------------------------------------------------------------------- */
+/* ---- forward ---------------------------------------------------------------------------------------------------- */
 
 struct work {
     const struct suite_built *t;

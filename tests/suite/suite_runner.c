@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- looking at outputs ------------------------------------------------------------------------------------------------ */
+/* ---- looking at outputs ----------------------------------------------------------------------------------------- */
 
 void suite_poison_row(struct suite_built *t, const struct suite_view *view, int64_t b, int64_t h, int64_t s)
 {
@@ -81,7 +81,7 @@ void suite_expect_clean(struct suite_check *check, struct suite_built *t)
     suite_expect(check, suite_inputs_hash(t) == t->input_hash, "an input was written");
 }
 
-/* ---- the call ------------------------------------------------------------------------------------------------------------- */
+/* ---- the call --------------------------------------------------------------------------------------------------- */
 
 void suite_fetch_outputs(struct suite_check *check, struct suite_built *t)
 {
@@ -135,7 +135,7 @@ int suite_forward(struct suite_check *check, struct suite_built *t, attn_context
     return done;
 }
 
-/* ---- the case ------------------------------------------------------------------------------------------------------------- */
+/* ---- the case --------------------------------------------------------------------------------------------------- */
 
 struct forward_case {
     struct suite_built *t;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What acts on scores: bands, bias, slopes, sinks, dropout. The rules are written here from docs/semantics.md, apart from
- * the library's code. */
+ * What acts on scores: bands, bias, slopes, sinks, dropout. The rules are written here from docs/semantics.md, apart
+ * from the library's code. */
 #include "suite_case.h"
 #include "suite_format.h"
 
@@ -23,7 +23,7 @@ void suite_band(const struct suite_built *t, int64_t b, int64_t i, int64_t *firs
     if (*end < *first) *first = *end = 0;
 }
 
-/* ---- building ------------------------------------------------------------------------------------------------------ */
+/* ---- building --------------------------------------------------------------------------------------------------- */
 
 struct bias_shape {
     int32_t dtype;
@@ -150,7 +150,7 @@ int suite_build_scores(struct suite_built *t)
     return build_bias(t) || build_slopes(t) || build_sink(t) || build_seeds(t) ? -1 : 0;
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------------- */
+/* ---- reading ---------------------------------------------------------------------------------------------------- */
 
 double suite_bias_at(const struct suite_built *t, int64_t b, int64_t h, int64_t i, int64_t j, int *masked)
 {

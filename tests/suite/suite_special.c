@@ -58,7 +58,7 @@ static void absent_structs(struct suite_check *check, const void *arg)
     suite_unbuild(&t);
 }
 
-/* ---- sizes of structs --------------------------------------------------------------------------------------------------------- */
+/* ---- sizes of structs ------------------------------------------------------------------------------------------- */
 
 /* A caller of another version: more bytes than this library knows, zero or not; fewer than it knows. */
 static void other_sizes(struct suite_check *check, const void *arg)
@@ -138,7 +138,7 @@ static void other_sizes_written(struct suite_check *check, const void *arg)
     suite_unbuild(&t);
 }
 
-/* ---- small functions ---------------------------------------------------------------------------------------------------------------- */
+/* ---- small functions -------------------------------------------------------------------------------------------- */
 
 static void names_and_sizes(struct suite_check *check, const void *arg)
 {

@@ -113,8 +113,9 @@ static void row_softmax(const struct tile *w, int64_t i, double *score, int64_t 
     double lse = m + log(l), e = 0x1p-24;
     double q = sqrt(norm2(s->q + (w->h * s->sq + i) * t->c.d, t->c.d)), k = sqrt(w->largest_key);
     w->truth->lse[row] = lse;
-    /* An error of the score s_j moves the LSE by P_j of it. Scores are off by a few e of themselves and by about two e of
-     * |q||k| for the sum over d in any order; adding up exponentials costs e for each of them, in all directions. */
+    /* An error of the score s_j moves the LSE by P_j of it. Scores are off by a few e of themselves and by about two
+     * e of |q||k| for the sum over d in any order; adding up exponentials costs e for each of them, in all
+     * directions. */
     w->truth->lse_tolerance[row] =
         e * (4 * (1 + fabs(lse) + mean / l) + 2 * fabs((double)t->scale) * q * k + 2 * sqrt((double)width));
 }
@@ -185,7 +186,7 @@ static int tile_run(struct tile *w)
     return 0;
 }
 
-/* ---- all rows ---------------------------------------------------------------------------------------------------------- */
+/* ---- all rows --------------------------------------------------------------------------------------------------- */
 
 struct work {
     const struct suite_built *t;
