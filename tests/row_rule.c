@@ -54,15 +54,9 @@ struct row_terms row_rule_terms(const struct naive_problem *p, int64_t b, int64_
     return t;
 }
 
-double row_rule_unit(int32_t dtype)
-{
-    return dtype == ATTN_F16 ? 0x1p-11 : dtype == ATTN_BF16 ? 0x1p-8 : 0x1p-24;
-}
+double row_rule_unit(int32_t dtype) { return dtype == ATTN_F16 ? 0x1p-11 : dtype == ATTN_BF16 ? 0x1p-8 : 0x1p-24; }
 
-int32_t row_rule_type(int32_t a, int32_t b)
-{
-    return row_rule_unit(a) > row_rule_unit(b) ? a : b;
-}
+int32_t row_rule_type(int32_t a, int32_t b) { return row_rule_unit(a) > row_rule_unit(b) ? a : b; }
 
 double row_rule_rounding(int32_t dtype, double x)
 {

@@ -12,7 +12,7 @@ typedef struct attn_append_job {
     int64_t page_table_stride;
     int64_t page_size; /* 0: not paged */
     const int64_t *slots;
-    attn_rope rope; /* if rotate */
+    attn_rope rope;                  /* if rotate */
     int64_t cache_batch, cache_rows; /* batch entries or pages of the cache, and rows of each */
     int64_t batch, heads_q, heads_kv, head_dim, head_dim_v;
     int64_t new_rows; /* sequence size of the new tensors */

@@ -12,22 +12,16 @@
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 
-uint32_t attn_version(void)
-{
-    return ATTN_VERSION_MAJOR << 16 | ATTN_VERSION_MINOR << 8 | ATTN_VERSION_PATCH;
-}
+uint32_t attn_version(void) { return ATTN_VERSION_MAJOR << 16 | ATTN_VERSION_MINOR << 8 | ATTN_VERSION_PATCH; }
 
 #define LEVEL(name) " " #name
 static const char build_info[] = "attn " TEXT(ATTN_VERSION_MAJOR) "." TEXT(ATTN_VERSION_MINOR) "." TEXT(
     ATTN_VERSION_PATCH) " (" ATTN_BUILD_TEXT "; backends: cpu reference; cpu levels:"
 #include "../cpu/levels.inc"
-    ")";
+                        ")";
 #undef LEVEL
 
-const char *attn_build_info(void)
-{
-    return build_info;
-}
+const char *attn_build_info(void) { return build_info; }
 
 /* ---- devices ---------------------------------------------------------------------------------------------- */
 

@@ -15,10 +15,7 @@ attn_status attn_fail(attn_status status, const char *format, ...)
     return status;
 }
 
-const char *attn_last_error(void)
-{
-    return last_error;
-}
+const char *attn_last_error(void) { return last_error; }
 
 const char *attn_status_string(attn_status status)
 {

@@ -17,8 +17,9 @@ attn_status attn_import(void *ours, size_t our_size, const void *theirs, const c
     const unsigned char *bytes = theirs;
     for (size_t n = our_size; n < size; n++)
         if (bytes[n])
-            return attn_fail(ATTN_INVALID_ARGUMENT, "%s.struct_size is %u: this library knows %u bytes and the rest is not zero",
-                             name, size, own_size);
+            return attn_fail(ATTN_INVALID_ARGUMENT,
+                             "%s.struct_size is %u: this library knows %u bytes and the rest is not zero", name, size,
+                             own_size);
     memset(ours, 0, our_size);
     memcpy(ours, theirs, size < our_size ? size : our_size);
     memcpy(ours, &own_size, sizeof own_size);

@@ -13,16 +13,16 @@
 /* Sets this thread's error text and returns `status`. */
 attn_status attn_fail(attn_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-#define ATTN_TRY(call) \
-    do { \
-        attn_status try_status_ = (call); \
-        if (try_status_ != ATTN_OK) return try_status_; \
-    } while (0)
+#define ATTN_TRY(call)                              \
+  do {                                              \
+    attn_status try_status_ = (call);               \
+    if (try_status_ != ATTN_OK) return try_status_; \
+  } while (0)
 
 /* ---- forced choices --------------------------------------------------------------------------------------- */
 
 typedef struct attn_force {
-    int32_t backend; /* attn_backend; AUTO: not forced */
+    int32_t backend;         /* attn_backend; AUTO: not forced */
     int32_t splits, threads; /* 0: not forced */
     bool stage_never;
     char isa[16], kernel[64]; /* "": not forced */
@@ -56,7 +56,7 @@ void attn_log(const attn_context *ctx, int level, const char *format, ...) __att
 typedef struct attn_merge_job {
     int32_t parts;
     const attn_tensor *out_parts, *lse_parts; /* validated; all of out's shape */
-    attn_view out, lse; /* lse.data NULL: not wanted */
+    attn_view out, lse;                       /* lse.data NULL: not wanted */
     int64_t shape[4];
 } attn_merge_job;
 

@@ -10,7 +10,7 @@
 #include "philox.h"
 
 #define ATTN_MAX_HEAD_DIM 576
-#define ATTN_OPEN ((int64_t)1 << 60) /* a window side without a limit */
+#define ATTN_OPEN ((int64_t)1 << 60)     /* a window side without a limit */
 #define ATTN_MAX_SIZE ((int64_t)1 << 40) /* of any axis, window or diagonal: sums of a few cannot overflow */
 
 /* Strides are in elements; on broadcast axes and axes of size 1 they are 0. data == NULL: absent. */
@@ -34,7 +34,7 @@ typedef struct attn_job {
     attn_span q_span, kv_span;
     const int32_t *page_table;
     int64_t page_table_stride;
-    int64_t page_size; /* 0: not paged */
+    int64_t page_size;  /* 0: not paged */
     int64_t page_count; /* pages in the pool */
     const float *alibi, *sink;
     float *dsink;
@@ -43,13 +43,13 @@ typedef struct attn_job {
     int64_t alibi_batch_stride;
     int64_t batch, heads_q, heads_kv, group; /* group = heads_q / heads_kv */
     int64_t head_dim, head_dim_v;
-    int64_t max_q, max_k; /* bounds of the used lengths, known without reading the length arrays */
-    int64_t bias_q, bias_k; /* sizes of the local index axes, see attn_bias_offset */
-    int64_t bias_shape[4]; /* 1 where it broadcasts */
+    int64_t max_q, max_k;              /* bounds of the used lengths, known without reading the length arrays */
+    int64_t bias_q, bias_k;            /* sizes of the local index axes, see attn_bias_offset */
+    int64_t bias_shape[4];             /* 1 where it broadcasts */
     int64_t window_left, window_right; /* ATTN_OPEN: no limit; causal is window_right <= 0 */
     int64_t diagonal;
     int32_t bottom_right; /* 1: the diagonal is k_len - q_len of each sequence */
-    int32_t num_splits; /* 0: by rule */
+    int32_t num_splits;   /* 0: by rule */
     int32_t accumulate, unordered;
     float scale, softcap;
     float keep_factor; /* 1/(1-p); 0 for p = 1 */
@@ -60,10 +60,10 @@ typedef struct attn_job {
 
 /* One sequence: where its rows lie and how it is aligned. */
 typedef struct attn_sequence {
-    int64_t q_batch, k_batch; /* index on the tensors' batch axis: 0 for packed tensors */
-    int64_t q_row, q_len;     /* first used row, used rows */
+    int64_t q_batch, k_batch;   /* index on the tensors' batch axis: 0 for packed tensors */
+    int64_t q_row, q_len;       /* first used row, used rows */
     int64_t q_room_row, q_room; /* all rows that the sequence owns */
-    int64_t k_row, k_len;     /* paged: k_row is a token index of the page table */
+    int64_t k_row, k_len;       /* paged: k_row is a token index of the page table */
     int64_t diagonal;
 } attn_sequence;
 

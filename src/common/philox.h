@@ -33,10 +33,7 @@ ATTN_INLINE uint64_t attn_dropout_key(uint64_t seed, uint64_t offset) { return s
 ATTN_INLINE uint64_t attn_dropout_threshold(float p) { return (uint64_t)((double)p * 4294967296.0); }
 
 /* Columns 0,1,4,5 and 2,3,6,7 of an aligned eight share a call. */
-ATTN_INLINE uint32_t attn_dropout_group(uint64_t column)
-{
-    return (uint32_t)(2 * (column >> 3) + ((column >> 1) & 1));
-}
+ATTN_INLINE uint32_t attn_dropout_group(uint64_t column) { return (uint32_t)(2 * (column >> 3) + ((column >> 1) & 1)); }
 ATTN_INLINE int attn_dropout_word(uint64_t column) { return (int)((column & 1) + 2 * ((column >> 2) & 1)); }
 
 #endif

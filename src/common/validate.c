@@ -7,8 +7,7 @@
 
 static attn_status check_mask(const attn_problem *p, attn_job *job)
 {
-    const uint32_t known =
-        ATTN_CAUSAL | ATTN_TOP_LEFT | ATTN_WINDOW_LEFT | ATTN_WINDOW_RIGHT | ATTN_DIAGONAL;
+    const uint32_t known = ATTN_CAUSAL | ATTN_TOP_LEFT | ATTN_WINDOW_LEFT | ATTN_WINDOW_RIGHT | ATTN_DIAGONAL;
     if (p->mask & ~known) return attn_fail(ATTN_INVALID_ARGUMENT, "mask: unknown bits in 0x%x", p->mask);
     if ((p->mask & ATTN_TOP_LEFT) && (p->mask & ATTN_DIAGONAL))
         return attn_fail(ATTN_INVALID_ARGUMENT, "mask: TOP_LEFT and DIAGONAL exclude each other");

@@ -6,10 +6,10 @@
 #include "internal.h"
 
 enum { /* dtype sets: bit per attn_dtype */
-    DTYPES_FLOAT = 1u << ATTN_F32 | 1u << ATTN_F16 | 1u << ATTN_BF16,
-    DTYPES_SCALED = 1u << ATTN_I8 | 1u << ATTN_F8_E4M3 | 1u << ATTN_F8_E5M2,
-    DTYPES_BLOCK = 1u << ATTN_Q8_0 | 1u << ATTN_Q4_0,
-    DTYPES_KV = DTYPES_FLOAT | DTYPES_SCALED | DTYPES_BLOCK
+       DTYPES_FLOAT = 1u << ATTN_F32 | 1u << ATTN_F16 | 1u << ATTN_BF16,
+       DTYPES_SCALED = 1u << ATTN_I8 | 1u << ATTN_F8_E4M3 | 1u << ATTN_F8_E5M2,
+       DTYPES_BLOCK = 1u << ATTN_Q8_0 | 1u << ATTN_Q4_0,
+       DTYPES_KV = DTYPES_FLOAT | DTYPES_SCALED | DTYPES_BLOCK
 };
 
 typedef enum attn_role { ROLE_INPUT, ROLE_OUTPUT, ROLE_BIAS } attn_role;

@@ -10,8 +10,8 @@ static attn_status check_set_scale(const attn_tensor *cache, const char *name)
     if (!cache->scale) return attn_fail(ATTN_INVALID_ARGUMENT, "%s.scale: NULL, but SET_SCALE writes it", name);
     for (int axis = 0; axis < 3; axis++)
         if (cache->shape[axis] > 1 && cache->scale_stride[axis] == 0)
-            return attn_fail(ATTN_INVALID_ARGUMENT, "%s.scale_stride[%d]: 0, but SET_SCALE needs one factor a row", name,
-                             axis);
+            return attn_fail(ATTN_INVALID_ARGUMENT, "%s.scale_stride[%d]: 0, but SET_SCALE needs one factor a row",
+                             name, axis);
     return ATTN_OK;
 }
 
@@ -94,14 +94,16 @@ static attn_status check_places(const attn_append *a, const attn_append_job *job
             int64_t cache_base, cache_room, cache_row, used;
             attn_span_rows(&job->cache_span, b, &cache_base, &cache_room, &cache_row, &used);
             if (used + count > cache_base + cache_room - cache_row)
-                return attn_fail(ATTN_INVALID_ARGUMENT, "cache_len.used[%lld]: %lld tokens in use and %lld new ones do not fit %lld rows",
+                return attn_fail(ATTN_INVALID_ARGUMENT,
+                                 "cache_len.used[%lld]: %lld tokens in use and %lld new ones do not fit %lld rows",
                                  (long long)b, (long long)used, (long long)count, (long long)cache_room);
         }
         for (int64_t i = 0; i < count; i++) {
             int64_t batch, place;
             bool there = attn_append_place(job, b, row, i, &batch, &place);
             if (!there && !a->slots)
-                return attn_fail(ATTN_INVALID_ARGUMENT, "page_table[%lld]: the page of new token %lld is not in the pool of %lld",
+                return attn_fail(ATTN_INVALID_ARGUMENT,
+                                 "page_table[%lld]: the page of new token %lld is not in the pool of %lld",
                                  (long long)b, (long long)i, (long long)job->cache_batch);
             int64_t slot = a->slots ? a->slots[attn_append_token(job, b, row, i)] : 0;
             if (!there && slot != -1)
@@ -120,7 +122,8 @@ static attn_status check_positions(const attn_append_job *job)
         for (int64_t i = 0; i < count; i++) {
             int64_t position = attn_append_position(job, b, row, i);
             if (position < 0 || position >= job->rope.max_pos)
-                return attn_fail(ATTN_INVALID_ARGUMENT, "rope.%s: position %lld of new token %lld is not in 0 .. max_pos - 1 = %lld",
+                return attn_fail(ATTN_INVALID_ARGUMENT,
+                                 "rope.%s: position %lld of new token %lld is not in 0 .. max_pos - 1 = %lld",
                                  job->rope.positions ? "positions" : "max_pos", (long long)position, (long long)i,
                                  (long long)job->rope.max_pos - 1);
         }
@@ -172,8 +175,7 @@ attn_status attn_validate_append(const attn_append *a, attn_append_job *job)
     ATTN_TRY(attn_check_lengths(&a->new_len, "new_len", job->batch, job->new_rows, &job->new_span, &job->max_new));
     if (a->slots) /* used only says positions there; any room will do */
         job->cache_span = (attn_span){a->cache_len.used, NULL, NULL, rows};
-    else
-        ATTN_TRY(attn_check_lengths(&a->cache_len, "cache_len", job->batch, rows, &job->cache_span, &unused));
+    else ATTN_TRY(attn_check_lengths(&a->cache_len, "cache_len", job->batch, rows, &job->cache_span, &unused));
     ATTN_TRY(check_places(a, job));
     return check_rope(a, job);
 }

@@ -9,8 +9,7 @@ static attn_status check_type(const attn_tensor *t, const char *name, unsigned d
     if (t->flags) return attn_fail(ATTN_INVALID_ARGUMENT, "%s.flags: 0x%x, expected 0", name, t->flags);
     if (t->reserved[0] || t->reserved[1]) return attn_fail(ATTN_INVALID_ARGUMENT, "%s.reserved is not zero", name);
     bool scaled = DTYPES_SCALED >> t->dtype & 1u;
-    if (!scaled && t->scale)
-        return attn_fail(ATTN_INVALID_ARGUMENT, "%s.scale: only i8 and f8 tensors have one", name);
+    if (!scaled && t->scale) return attn_fail(ATTN_INVALID_ARGUMENT, "%s.scale: only i8 and f8 tensors have one", name);
     if (t->dtype == ATTN_I8 && !t->scale) return attn_fail(ATTN_INVALID_ARGUMENT, "%s.scale: i8 needs one", name);
     return ATTN_OK;
 }
@@ -31,10 +30,7 @@ static attn_status check_shape(const attn_tensor *t, const char *name, const int
     return ATTN_OK;
 }
 
-static bool is_empty(const attn_tensor *t)
-{
-    return !t->shape[0] || !t->shape[1] || !t->shape[2] || !t->shape[3];
-}
+static bool is_empty(const attn_tensor *t) { return !t->shape[0] || !t->shape[1] || !t->shape[2] || !t->shape[3]; }
 
 /* Offsets of all elements, in units of up to 8 bytes, fit in 63 bits. */
 static bool extent_fits(const int64_t *shape, const int64_t *stride, int axes)
@@ -61,8 +57,8 @@ static attn_status check_strides(const attn_tensor *t, const char *name, attn_ro
             return attn_fail(ATTN_INVALID_ARGUMENT, "%s.stride[%d]: 0, but outputs cannot overlap themselves", name,
                              axis);
         if (attn_is_block(t->dtype) && t->stride[axis] % ATTN_BLOCK)
-            return attn_fail(ATTN_INVALID_ARGUMENT, "%s.stride[%d]: %lld is not a multiple of 32, which %s needs",
-                             name, axis, (long long)t->stride[axis], attn_dtype_name((attn_dtype)t->dtype));
+            return attn_fail(ATTN_INVALID_ARGUMENT, "%s.stride[%d]: %lld is not a multiple of 32, which %s needs", name,
+                             axis, (long long)t->stride[axis], attn_dtype_name((attn_dtype)t->dtype));
     }
     if (!extent_fits(t->shape, t->stride, 4) || (t->scale && !extent_fits(t->shape, t->scale_stride, 3)))
         return attn_fail(ATTN_INVALID_ARGUMENT, "%s.stride: the tensor's extent overflows 64 bits", name);
@@ -72,7 +68,9 @@ static attn_status check_strides(const attn_tensor *t, const char *name, attn_ro
 static attn_status check_memory(const attn_tensor *t, const char *name)
 {
     if (!t->data && !is_empty(t)) return attn_fail(ATTN_INVALID_ARGUMENT, "%s.data is NULL", name);
-    size_t align = t->dtype == ATTN_F32 ? 4 : t->dtype == ATTN_F16 || t->dtype == ATTN_BF16 || attn_is_block(t->dtype) ? 2 : 1;
+    size_t align = t->dtype == ATTN_F32                                                       ? 4
+                   : t->dtype == ATTN_F16 || t->dtype == ATTN_BF16 || attn_is_block(t->dtype) ? 2
+                                                                                              : 1;
     if ((uintptr_t)t->data % align)
         return attn_fail(ATTN_INVALID_ARGUMENT, "%s.data: not aligned to %zu bytes", name, align);
     if ((uintptr_t)t->scale % sizeof(float))

@@ -16,10 +16,7 @@ const attn_cpu_level *attn_cpu_find_level(const char *name)
     return NULL;
 }
 
-const attn_cpu_level *attn_cpu_best_level(void)
-{
-    return levels[LEVELS - 1];
-}
+const attn_cpu_level *attn_cpu_best_level(void) { return levels[LEVELS - 1]; }
 
 const char *attn_cpu_level_names(void)
 {

@@ -10,8 +10,8 @@
 #include <stdio.h>
 
 enum {
-    DECODE_ROWS = 16,  /* up to this Sq the keys are cut, so that a few queries can keep many threads busy */
-    CHUNK = 1024       /* keys of a piece then: 40 us of work and more, 8 bytes of partial result a key at Dv = 128 */
+    DECODE_ROWS = 16, /* up to this Sq the keys are cut, so that a few queries can keep many threads busy */
+    CHUNK = 1024      /* keys of a piece then: 40 us of work and more, 8 bytes of partial result a key at Dv = 128 */
 };
 
 typedef struct sequence_start {
@@ -59,19 +59,14 @@ static double partial_bound(const attn_job *job)
     if (job->num_splits) return heads * (job->q_span.offsets ? 1.0 : batch) * (double)q_room * job->num_splits;
     bool lengths = job->q_span.offsets || job->q_span.used || job->q_span.start;
     if (k_room <= CHUNK || (!lengths && q_room > DECODE_ROWS)) return 0.0;
-    double pieces = job->kv_span.offsets ? (double)(k_room / CHUNK) + batch : batch * (double)attn_ceil_div(k_room, CHUNK);
+    double pieces =
+        job->kv_span.offsets ? (double)(k_room / CHUNK) + batch : batch * (double)attn_ceil_div(k_room, CHUNK);
     return heads * (double)attn_min(q_room, DECODE_ROWS) * pieces;
 }
 
-static int64_t partial_floats(const attn_job *job)
-{
-    return job->head_dim_v + 2; /* m, l, O */
-}
+static int64_t partial_floats(const attn_job *job) { return job->head_dim_v + 2; /* m, l, O */ }
 
-static size_t aligned(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
+static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan)
 {
@@ -95,14 +90,10 @@ attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, 
 /* ---- rows ---------------------------------------------------------------------------------------------------------- */
 
 /* exp(x - base) where base is the largest of the x, which may all be -inf: then 0. */
-static float weight(float x, float largest)
-{
-    return expf(x - (largest == -INFINITY ? 0.0f : largest));
-}
+static float weight(float x, float largest) { return expf(x - (largest == -INFINITY ? 0.0f : largest)); }
 
 /* Adds the sink, divides, writes. o is scratch. */
-static void finish_row(const attn_job *job, const attn_sequence *s, int64_t h, int64_t i, float m, float l,
-                       float *o)
+static void finish_row(const attn_job *job, const attn_sequence *s, int64_t h, int64_t i, float m, float l, float *o)
 {
     float largest = m, shrink = 1.0f;
     if (job->sink) {
@@ -121,8 +112,7 @@ static void finish_row(const attn_job *job, const attn_sequence *s, int64_t h, i
 static float *partial_of(const forward_call *call, int64_t b, int64_t rows, int64_t pieces, int64_t hkv, int64_t row,
                          int64_t piece)
 {
-    return call->partials +
-           (call->start[b].partial + (hkv * rows + row) * pieces + piece) * partial_floats(call->job);
+    return call->partials + (call->start[b].partial + (hkv * rows + row) * pieces + piece) * partial_floats(call->job);
 }
 
 /* ---- phase 1: blocks -------------------------------------------------------------------------------------------------- */
@@ -165,8 +155,7 @@ static void run_block(void *arg, int64_t task, int32_t thread)
         float *o = state.o + r * state.o_stride;
         int64_t row = w.row + r;
         if (pieces == 1) {
-            finish_row(job, &w.seq, w.hkv * job->group + row % job->group, row / job->group, state.m[r],
-                       state.l[r], o);
+            finish_row(job, &w.seq, w.hkv * job->group + row % job->group, row / job->group, state.m[r], state.l[r], o);
             continue;
         }
         float *partial = partial_of(call, w.b, rows, pieces, w.hkv, row, piece);

@@ -112,8 +112,7 @@ static void score_row(const attn_cpu_block *w, const scratch *t, int r, int64_t 
     const attn_job *job = w->job;
     int64_t i = (w->row + r) / job->group, h = w->hkv * job->group + (w->row + r) % job->group, first, end;
     float *s = t->s + r * K_COLS;
-    for (int j = 0; j < n; j += LANES)
-        dot16(t->q + r * job->head_dim, t->k + j, K_COLS, job->head_dim, s + j);
+    for (int j = 0; j < n; j += LANES) dot16(t->q + r * job->head_dim, t->k + j, K_COLS, job->head_dim, s + j);
     for (int j = 0; j < n; j++) s[j] *= job->scale;
     if (job->softcap > 0.0f)
         for (int j = 0; j < n; j++) s[j] = job->softcap * tanhf(s[j] / job->softcap);

@@ -5,17 +5,14 @@
 #include "rows.h"
 
 /* A part whose LSE is infinite either way has no weight. */
-static bool has_weight(float lse)
-{
-    return !isinf(lse);
-}
+static bool has_weight(float lse) { return !isinf(lse); }
 
 static float part_lse(const attn_merge_job *job, int32_t part, int64_t b, int64_t h, int64_t i)
 {
     const attn_tensor *t = &job->lse_parts[part];
-    return ((const float *)t->data)[b * (job->shape[0] > 1 ? t->stride[0] : 0) +
-                                    h * (job->shape[1] > 1 ? t->stride[1] : 0) +
-                                    i * (job->shape[2] > 1 ? t->stride[2] : 0)];
+    return ((const float *)
+                t->data)[b * (job->shape[0] > 1 ? t->stride[0] : 0) + h * (job->shape[1] > 1 ? t->stride[1] : 0) +
+                         i * (job->shape[2] > 1 ? t->stride[2] : 0)];
 }
 
 static attn_view part_view(const attn_merge_job *job, int32_t part)

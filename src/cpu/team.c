@@ -7,20 +7,11 @@
 static volatile bool forked; /* written in the child before any of its threads exists */
 static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 
-static void in_child(void)
-{
-    forked = true;
-}
+static void in_child(void) { forked = true; }
 
-static void watch(void)
-{
-    pthread_atfork(NULL, NULL, in_child);
-}
+static void watch(void) { pthread_atfork(NULL, NULL, in_child); }
 
-void attn_cpu_watch_forks(void)
-{
-    pthread_once(&watch_once, watch);
-}
+void attn_cpu_watch_forks(void) { pthread_once(&watch_once, watch); }
 
 void attn_cpu_parallel(int32_t threads, int64_t tasks, attn_task *body, void *arg)
 {

@@ -49,8 +49,7 @@ attn_host attn_cpu_host(void)
     }
     if (host.cores < 1) host.cores = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
     if (host.cores < 1) host.cores = 1;
-    if (host.memory_bytes == 0)
-        host.memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    if (host.memory_bytes == 0) host.memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     snprintf(host.name, sizeof host.name, "%s", model ? model : "CPU");
     return host;
 }

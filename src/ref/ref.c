@@ -11,7 +11,8 @@ static bool has_kernel(const char *kernel)
 
 static attn_status plan_reference(const attn_context *ctx, attn_op op, const attn_job *job, attn_plan *plan)
 {
-    double rows = op == ATTN_OP_BACKWARD ? (job->q_span.offsets ? 1.0 : (double)job->batch) * (double)job->heads_q : 0.0;
+    double rows =
+        op == ATTN_OP_BACKWARD ? (job->q_span.offsets ? 1.0 : (double)job->batch) * (double)job->heads_q : 0.0;
     double statistics = rows * (double)attn_round_up(job->q_span.room, 8) * 3 * sizeof(double);
     if (statistics > 7e13)
         return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", statistics);

@@ -45,10 +45,7 @@ static inline double attn_ref_probability(ref_stat stat, double score)
     return stat.l == 0.0 ? 0.0 : exp(score - stat.m) / stat.l;
 }
 
-static inline double attn_ref_lse(ref_stat stat)
-{
-    return stat.l == 0.0 ? -INFINITY : stat.m + log(stat.l);
-}
+static inline double attn_ref_lse(ref_stat stat) { return stat.l == 0.0 ? -INFINITY : stat.m + log(stat.l); }
 
 size_t attn_ref_tiles_bytes(const attn_job *job);
 ref_tiles attn_ref_tiles_at(const attn_job *job, void *memory);

@@ -47,7 +47,8 @@ static void write_row(const attn_job *job, const attn_view *t, int64_t batch, in
 }
 
 /* Rows of the room that are not used: gradient 0. */
-static void write_padding(const attn_job *job, const attn_view *t, const attn_span *span, int64_t b, int64_t h, int64_t n)
+static void write_padding(const attn_job *job, const attn_view *t, const attn_span *span, int64_t b, int64_t h,
+                          int64_t n)
 {
     int64_t base, room, first, used;
     attn_span_rows(span, b, &base, &room, &first, &used);
@@ -161,7 +162,8 @@ static void run_dkv(void *arg, int64_t task, int32_t thread)
     const backward_call *call = arg;
     const attn_job *job = call->job;
     int64_t blocks = key_blocks(job), hkv = task / blocks % job->heads_kv;
-    ref_place w = {.job = job, .b = task / blocks / job->heads_kv, .h = hkv * job->group, .j = task % blocks * REF_KEYS};
+    ref_place w = {
+        .job = job, .b = task / blocks / job->heads_kv, .h = hkv * job->group, .j = task % blocks * REF_KEYS};
     w.seq = attn_sequence_of(job, w.b);
     w.keys = (int)attn_min(REF_KEYS, w.seq.k_len - w.j);
     w.dropout_key = attn_job_dropout_key(job);
@@ -195,8 +197,7 @@ static void add_dbias(const ref_place *w, const ref_tiles *t)
 {
     bool rows = w->job->bias_shape[2] > 1, keys = w->job->bias_shape[3] > 1;
     for (int r = 0; r < w->rows; r++)
-        for (int j = 0; j < w->keys; j++)
-            t->o2[(rows ? r : 0) * REF_KEYS + (keys ? j : 0)] += t->ds[r * REF_KEYS + j];
+        for (int j = 0; j < w->keys; j++) t->o2[(rows ? r : 0) * REF_KEYS + (keys ? j : 0)] += t->ds[r * REF_KEYS + j];
 }
 
 /* One tile of dbias elements (a row block, or everything where rows broadcast; likewise keys): sums over every

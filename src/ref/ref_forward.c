@@ -37,10 +37,10 @@ static void run_rows(void *arg, int64_t task, int32_t thread)
     attn_ref_output(&w, &t, stat);
     for (int r = 0; r < w.rows; r++) {
         int64_t row = w.seq.q_row + w.i + r, at = attn_row_offset(&job->out, w.seq.q_batch, w.h, row);
-        for (int64_t d = 0; d < job->head_dim_v; d++)
-            attn_store_float(&job->out, at + d, (float)t.o[r * t.dv + d]);
+        for (int64_t d = 0; d < job->head_dim_v; d++) attn_store_float(&job->out, at + d, (float)t.o[r * t.dv + d]);
         if (job->lse.data)
-            attn_store_float(&job->lse, attn_row_offset(&job->lse, w.seq.q_batch, w.h, row), (float)attn_ref_lse(stat[r]));
+            attn_store_float(&job->lse, attn_row_offset(&job->lse, w.seq.q_batch, w.h, row),
+                             (float)attn_ref_lse(stat[r]));
     }
 }
 

@@ -10,16 +10,12 @@ static double *take(double **next, int64_t doubles)
     return p;
 }
 
-static int64_t result_doubles(int64_t d, int64_t dv)
-{
-    return REF_KEYS * attn_max(attn_max(d, dv), REF_ROWS);
-}
+static int64_t result_doubles(int64_t d, int64_t dv) { return REF_KEYS * attn_max(attn_max(d, dv), REF_ROWS); }
 
 size_t attn_ref_tiles_bytes(const attn_job *job)
 {
     int64_t d = attn_round_up(job->head_dim, REF_LANES), dv = attn_round_up(job->head_dim_v, REF_LANES);
-    int64_t doubles =
-        (REF_ROWS + 2 * REF_KEYS) * (d + dv) + 5 * REF_ROWS * REF_KEYS + 2 * result_doubles(d, dv);
+    int64_t doubles = (REF_ROWS + 2 * REF_KEYS) * (d + dv) + 5 * REF_ROWS * REF_KEYS + 2 * result_doubles(d, dv);
     return (size_t)doubles * sizeof(double); /* a multiple of 64: every part is a multiple of 8 doubles */
 }
 
@@ -194,10 +190,7 @@ static void extend(ref_stat *stat, const double *s, int n)
     stat->m = largest;
 }
 
-static int tile_keys(const ref_place *w)
-{
-    return (int)attn_min(REF_KEYS, w->seq.k_len - w->j);
-}
+static int tile_keys(const ref_place *w) { return (int)attn_min(REF_KEYS, w->seq.k_len - w->j); }
 
 void attn_ref_statistics(ref_place *w, ref_tiles *t, ref_stat stat[REF_ROWS])
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Inputs that gave a wrong result, a crash or a refusal in other libraries. A: by kind, B: reported by users of one GPU
- * generation, C: seen while reading code. suite_cases.inc lists the forward calls; suite_cases_more.c and suite_cases_far.c have the rest.
+ * generation, C: seen while reading code. suite_cases.inc lists the forward calls; suite_cases_more.c and
+ * suite_cases_far.c have the rest.
  *
  * Elsewhere: A07 merge/all-empty, merge/plus-infinity; A20 and B-T07, B-T09 are the sweep of head sizes here; A25 (lengths
- * of K and V that differ), the rest of A31, A32 (last page): arguments/, append/no-room-*; A32 (appending to a cache with
+ * of K and V that differ), the rest of A31, A32 (last page): arguments/, append/no-room-...; A32 (appending to a cache with
  * gaps): append/...-hostile; B-T06: memory/; B-T15: A34; B-T19: A28; B-T20: the plan's kernel in every case; B-T25, B-T26:
  * A01, A02; B-T32, B-T36, B-T37: bf16 and every shape on every target; C04: dropout/all-different.
  * Not applicable: A22, B-T11, B-T30, B-T38, C09 (compilers, speed, options of one GPU kernel), B-T04 (no shape known),
