@@ -11,8 +11,9 @@ build=build/$preset
 status=0
 ctest --preset "$preset" | tee "$build/ctest.txt" | sed -u '/% tests passed/,$d' || status=$?
 
-# A test says what it skips in a line "SKIP: reason"; ctest keeps the output of every test in its log.
-skips=$(grep -aE '^SKIP: ' "$build/Testing/Temporary/LastTest.log" | sort -u || true)
+# A test says what it skips in a line "SKIP: reason", the suite in "skipped N: reason"; ctest keeps the
+# output of every test in its log.
+skips=$(sed -nE 's/^ *((SKIP|skipped [0-9]+): )/\1/p' "$build/Testing/Temporary/LastTest.log" | sort -u)
 printf '\nSkipped (%s):\n%s\n' "$preset" "${skips:-nothing}"
 echo
 sed -n '/% tests passed/,$p' "$build/ctest.txt"

@@ -169,7 +169,8 @@ ATTN_API void attn_destroy(attn_context *ctx); /* NULL is allowed               
  * or keeps one beyond the call. The logical axes are always [batch, head, sequence, feature];
  * memory layouts (BHSD, BSHD, packed QKV, a V that is a part of K) differ only in strides. Strides
  * count elements and may be 0 on inputs (broadcast); the feature stride must be 1; the stride of
- * an axis of size 0 or 1 is never looked at. Outputs must not overlap each other or any input.
+ * an axis of size 0 or 1 is never looked at. Outputs must not overlap each other or any input (this
+ * is not checked).
  * data is aligned to its element (2 bytes for Q8_0 and Q4_0); data == NULL means absent.
  *
  * Storage types. Query and output: F32, F16 or BF16, each on its own. Key and value, each on its
@@ -198,7 +199,7 @@ typedef struct attn_tensor {
     uint64_t reserved[2];    /* 0                                                                 */
 } attn_tensor;
 
-/* Contiguous views of shape [b, h, s, d]; memory order b,h,s,d or b,s,h,d. */
+/* Contiguous views; memory order b,h,s,d or b,s,h,d. The arguments are the logical shape [b, h, s, d] in both. */
 ATTN_API attn_tensor attn_bhsd(void *data, attn_dtype dtype, int64_t b, int64_t h, int64_t s, int64_t d);
 ATTN_API attn_tensor attn_bshd(void *data, attn_dtype dtype, int64_t b, int64_t h, int64_t s, int64_t d);
 /* Bytes of n consecutive elements (block types: n rounded up to 32); 0 for an unknown type or n < 0. */
@@ -234,7 +235,7 @@ typedef struct attn_lengths {
  * Sk - Sq of that sequence (bottom-right: the last query sees the last key), 0 with TOP_LEFT, or
  * the given number with DIAGONAL (chunks, rings, caches with gaps). CAUSAL keeps keys up to the
  * aligned one. WINDOW_LEFT and WINDOW_RIGHT keep that many keys on either side of it, the aligned
- * key itself not counted. A row without a visible key gives O = 0, LSE = -inf (the sink's logit if
+ * key itself not counted; without their flag window_left, window_right and diagonal are not looked at. A row without a visible key gives O = 0, LSE = -inf (the sink's logit if
  * there is one), gradients 0.
  *
  * Paged caches: k and v are pools [pages, Hkv, page_size, D]; token t of sequence b lies in page
@@ -333,7 +334,7 @@ typedef enum attn_op { ATTN_OP_FORWARD = 0, ATTN_OP_BACKWARD = 1, ATTN_OP_DROPOU
 typedef struct attn_plan {
     uint32_t struct_size;
     int32_t backend;         /* attn_backend                                                      */
-    int32_t device;          /* index as in attn_device_get                                       */
+    int32_t device;          /* index as in attn_device_get; 0, the CPU, for the reference        */
     int32_t num_splits;      /* key pieces of the longest sequence                                */
     int32_t threads;         /* CPU                                                               */
     int32_t staged;          /* 1: host tensors are copied to that device and back                */

@@ -122,10 +122,10 @@ static int check_gradients(const struct run_options *o)
 static int check_use(const struct run_options *o)
 {
     if (o->tolerance >= 0 && !o->expect) return cli_fail(CLI_BAD_INPUT, "--tolerance needs --expect");
-    if (o->check || o->expect) return CLI_OK;
+    if (o->check || o->expect || o->repeat > 1) return CLI_OK;
     for (int i = 0; i < RUN_RESULTS; i++)
         if (o->results[i]) return CLI_OK;
-    return cli_fail(CLI_BAD_INPUT, "nothing to do with the result: give -o, --check or --expect");
+    return cli_fail(CLI_BAD_INPUT, "nothing to do with the result: give -o, --check, --expect or --repeat");
 }
 
 int run_parse_options(int argc, char **argv, struct run_options *options)

@@ -40,8 +40,7 @@ static attn_status check_dropout(const attn_problem *p, attn_job *job)
 {
     if (!(p->dropout >= 0.0f && p->dropout <= 1.0f))
         return attn_fail(ATTN_INVALID_ARGUMENT, "dropout: %g is not a probability", (double)p->dropout);
-    if ((uintptr_t)p->seed_offset % sizeof(uint64_t))
-        return attn_fail(ATTN_INVALID_ARGUMENT, "seed_offset: not aligned to 8 bytes");
+    ATTN_TRY(attn_check_aligned(p->seed_offset, sizeof *p->seed_offset, "seed_offset"));
     job->has_dropout = p->dropout > 0.0f;
     job->keep_threshold = attn_dropout_threshold(p->dropout);
     job->keep_factor = p->dropout < 1.0f ? 1.0f / (1.0f - p->dropout) : 0.0f;
@@ -69,8 +68,8 @@ static attn_status check_scalars(const attn_problem *p, attn_job *job)
     if (p->alibi_batch_stride < 0 || p->alibi_batch_stride > ATTN_MAX_SIZE)
         return attn_fail(ATTN_INVALID_ARGUMENT, "alibi_batch_stride: %lld is out of range",
                          (long long)p->alibi_batch_stride);
-    if ((uintptr_t)p->alibi % sizeof(float)) return attn_fail(ATTN_INVALID_ARGUMENT, "alibi: not aligned to 4 bytes");
-    if ((uintptr_t)p->sink % sizeof(float)) return attn_fail(ATTN_INVALID_ARGUMENT, "sink: not aligned to 4 bytes");
+    ATTN_TRY(attn_check_aligned(p->alibi, sizeof *p->alibi, "alibi"));
+    ATTN_TRY(attn_check_aligned(p->sink, sizeof *p->sink, "sink"));
     job->scale = p->scale != 0.0f ? p->scale : (float)(1.0 / sqrt((double)p->q.shape[3]));
     job->softcap = p->softcap;
     job->num_splits = p->num_splits;
@@ -108,7 +107,11 @@ static attn_status check_batch(const attn_problem *p, attn_job *job)
 
 static attn_status check_pages(const attn_problem *p, attn_job *job)
 {
+    if (!p->page_table != !p->page_table_pages)
+        return attn_fail(ATTN_INVALID_ARGUMENT, "page_table_pages: %lld, but page_table is %s",
+                         (long long)p->page_table_pages, p->page_table ? "given" : "NULL");
     if (!p->page_table) return ATTN_OK;
+    ATTN_TRY(attn_check_aligned(p->page_table, sizeof *p->page_table, "page_table"));
     job->page_table = p->page_table;
     job->page_size = p->k.shape[2];
     job->page_count = p->k.shape[0];
@@ -261,7 +264,7 @@ attn_status attn_validate_grads(const attn_problem *p, const attn_grads *g, attn
     ATTN_TRY(check_gradient(&g->dv, "dv", &p->v, &job->dv));
     ATTN_TRY(check_dbias(p, g, job));
     if (g->dsink && !p->sink) return attn_fail(ATTN_INVALID_ARGUMENT, "dsink: the problem has no sink");
-    if ((uintptr_t)g->dsink % sizeof(float)) return attn_fail(ATTN_INVALID_ARGUMENT, "dsink: not aligned to 4 bytes");
+    ATTN_TRY(attn_check_aligned(g->dsink, sizeof *g->dsink, "dsink"));
     job->dsink = g->dsink;
     return ATTN_OK;
 }

@@ -27,6 +27,9 @@ attn_status attn_check_tensor(const attn_tensor *t, const char *name, unsigned d
 attn_status attn_check_lengths(const attn_lengths *lengths, const char *name, int64_t batch, int64_t rows,
                                attn_span *span, int64_t *largest);
 
+/* `bytes` is the size of an element; NULL is aligned. */
+attn_status attn_check_aligned(const void *p, size_t bytes, const char *name);
+
 attn_status attn_check_exec(const attn_exec *given, attn_exec *exec);
 
 #endif

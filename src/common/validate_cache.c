@@ -66,9 +66,13 @@ static attn_status check_append_batch(const attn_append *a, attn_append_job *job
 
 static attn_status check_append_pages(const attn_append *a, attn_append_job *job)
 {
+    if (!a->page_table != !a->page_table_pages)
+        return attn_fail(ATTN_INVALID_ARGUMENT, "page_table_pages: %lld, but page_table is %s",
+                         (long long)a->page_table_pages, a->page_table ? "given" : "NULL");
     if (!a->page_table || a->slots) return ATTN_OK;
     if (a->cache_len.offsets)
         return attn_fail(ATTN_INVALID_ARGUMENT, "cache_len.offsets: a paged cache has no packed sequences");
+    ATTN_TRY(attn_check_aligned(a->page_table, sizeof *a->page_table, "page_table"));
     job->page_table = a->page_table;
     job->page_size = a->k_cache.shape[2];
     job->page_table_stride = a->page_table_stride ? a->page_table_stride : a->page_table_pages;
@@ -142,6 +146,9 @@ static attn_status check_rope(const attn_append *a, attn_append_job *job)
     job->rotate = true;
     if (!r->cos) return attn_fail(ATTN_INVALID_ARGUMENT, "rope.cos is NULL");
     if (!r->sin) return attn_fail(ATTN_INVALID_ARGUMENT, "rope.sin is NULL");
+    ATTN_TRY(attn_check_aligned(r->cos, sizeof *r->cos, "rope.cos"));
+    ATTN_TRY(attn_check_aligned(r->sin, sizeof *r->sin, "rope.sin"));
+    ATTN_TRY(attn_check_aligned(r->positions, sizeof *r->positions, "rope.positions"));
     if (r->interleaved != 0 && r->interleaved != 1)
         return attn_fail(ATTN_INVALID_ARGUMENT, "rope.interleaved: %d, expected 0 or 1", r->interleaved);
     if (r->rotary_dim < 2 || r->rotary_dim % 2 || r->rotary_dim > job->head_dim)
@@ -167,6 +174,8 @@ attn_status attn_validate_append(const attn_append *a, attn_append_job *job)
     ATTN_TRY(check_caches(a, job));
     ATTN_TRY(check_append_batch(a, job));
     ATTN_TRY(check_append_pages(a, job));
+    ATTN_TRY(attn_check_aligned(a->slots, sizeof *a->slots, "slots"));
+    ATTN_TRY(attn_check_aligned(a->cache_len.used, sizeof *a->cache_len.used, "cache_len.used"));
     job->new_rows = a->k_new.shape[2];
     job->slots = a->slots;
     if (!a->slots && !a->cache_len.used && job->batch)

@@ -94,11 +94,19 @@ attn_status attn_check_tensor(const attn_tensor *t, const char *name, unsigned d
     return ATTN_OK;
 }
 
+attn_status attn_check_aligned(const void *p, size_t bytes, const char *name)
+{
+    return (uintptr_t)p % bytes ? attn_fail(ATTN_INVALID_ARGUMENT, "%s: not aligned to %zu bytes", name, bytes)
+                                : ATTN_OK;
+}
+
 /* ---- lengths ------------------------------------------------------------------------------------------------ */
 
 static attn_status check_offsets(const attn_lengths *lengths, const char *name, int64_t batch, int64_t rows)
 {
     const int32_t *offsets = lengths->offsets;
+    if (lengths->count == 0 && rows > 0)
+        return attn_fail(ATTN_INVALID_ARGUMENT, "%s.count: 0, but offsets needs the number of sequences", name);
     if (lengths->count != batch)
         return attn_fail(ATTN_INVALID_ARGUMENT, "%s.count: %lld, expected %lld sequences", name,
                          (long long)lengths->count, (long long)batch);
@@ -114,6 +122,11 @@ static attn_status check_offsets(const attn_lengths *lengths, const char *name, 
 attn_status attn_check_lengths(const attn_lengths *lengths, const char *name, int64_t batch, int64_t rows,
                                attn_span *span, int64_t *largest)
 {
+    const void *const arrays[] = {lengths->used, lengths->offsets, lengths->start};
+    const char *const fields[] = {"used", "offsets", "start"};
+    for (int n = 0; n < 3; n++)
+        if ((uintptr_t)arrays[n] % sizeof(int32_t))
+            return attn_fail(ATTN_INVALID_ARGUMENT, "%s.%s: not aligned to 4 bytes", name, fields[n]);
     if (lengths->reserved) return attn_fail(ATTN_INVALID_ARGUMENT, "%s.reserved is not zero", name);
     if (lengths->max < 0 || lengths->max > ATTN_MAX_SIZE)
         return attn_fail(ATTN_INVALID_ARGUMENT, "%s.max: %lld is out of range", name, (long long)lengths->max);
@@ -155,7 +168,5 @@ attn_status attn_check_exec(const attn_exec *given, attn_exec *exec)
     if (exec->device < 0 || exec->device > 1)
         return attn_fail(exec->device < 0 ? ATTN_INVALID_ARGUMENT : ATTN_NO_DEVICE,
                          "exec.device: %d, expected 0 (automatic) or 1 (device 0)", exec->device);
-    if ((uintptr_t)exec->workspace % 64)
-        return attn_fail(ATTN_INVALID_ARGUMENT, "exec.workspace: not aligned to 64 bytes");
-    return ATTN_OK;
+    return attn_check_aligned(exec->workspace, 64, "exec.workspace");
 }

@@ -11,6 +11,7 @@
 
 enum {
     DECODE_ROWS = 16, /* up to this Sq the keys are cut, so that a few queries can keep many threads busy */
+    SMALL = 1 << 18,  /* multiply-adds (0.1 ms) below which waking other threads costs more than they save */
     CHUNK = 1024      /* keys of a piece then: 40 us of work and more, 8 bytes of partial result a key at Dv = 128 */
 };
 
@@ -79,6 +80,8 @@ attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, 
             return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", partials + starts);
         plan->workspace_bytes = aligned((size_t)starts) + aligned((size_t)partials) + scratch;
     }
+    double products = (double)job->batch * (double)job->heads_q * (double)job->max_q * (double)job->max_k;
+    if (products * (double)(job->head_dim + job->head_dim_v) < SMALL) plan->threads = 1;
     plan->num_splits = (int32_t)piece_count(job, level->k_cols, job->max_q, job->max_k);
     snprintf(plan->isa, sizeof plan->isa, "%s", level->name);
     snprintf(plan->kernel, sizeof plan->kernel, "forward_%s", level->name);
@@ -217,6 +220,7 @@ static void run_padding(void *arg, int64_t task, int32_t thread)
 
 attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace)
 {
+    (void)ctx;
     const attn_cpu_level *level = attn_cpu_find_level(plan->isa);
     if (attn_job_is_empty(job)) return ATTN_OK;
     forward_call call = {
@@ -240,9 +244,9 @@ attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const
     call.scratch =
         next + aligned((size_t)(call.start[job->batch].partial * partial_floats(job)) * sizeof *call.partials);
 
-    attn_cpu_parallel(ctx->threads, call.start[job->batch].task, run_block, &call);
-    if (cut) attn_cpu_parallel(ctx->threads, job->batch * job->heads_kv, run_fold, &call);
+    attn_cpu_parallel(plan->threads, call.start[job->batch].task, run_block, &call);
+    if (cut) attn_cpu_parallel(plan->threads, job->batch * job->heads_kv, run_fold, &call);
     if (job->q_span.used || job->q_span.start)
-        attn_cpu_parallel(ctx->threads, job->batch * job->heads_q, run_padding, &call);
+        attn_cpu_parallel(plan->threads, job->batch * job->heads_q, run_padding, &call);
     return ATTN_OK;
 }
