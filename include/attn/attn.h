@@ -265,7 +265,7 @@ typedef struct attn_problem {
                               indices, Sq and Sk being the largest of the batch                   */
     attn_lengths q_len, kv_len;
     const int32_t *page_table; /* optional [B, page_table_pages]                                  */
-    int64_t page_table_pages;  /* columns: capacity of a sequence is this times page_size         */
+    int64_t page_table_pages;  /* columns, 1 and up: a sequence's capacity is this times page_size */
     int64_t page_table_stride; /* elements between rows; 0: page_table_pages                      */
     const float *alibi;    /* optional slopes, [Hq] or [B, Hq]: - slope * |i + diagonal - j|       */
     int64_t alibi_batch_stride; /* elements between sequences; 0: the same for all                */

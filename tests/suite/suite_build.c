@@ -99,6 +99,7 @@ static int build_lengths(struct suite_built *t, int64_t *q_total, int64_t *k_tot
     if (!spans) return -1;
     if (c->page) {
         t->table_pages = (c->sk + c->page - 1) / c->page + (int64_t)(c->seed % 2);
+        if (!t->table_pages) t->table_pages = 1; /* a table has a column */
         t->table_stride = t->table_pages + (int64_t)(c->seed / 2 % 2) * 3;
         ks.room = t->table_pages * c->page;
     }
