@@ -207,7 +207,7 @@ ATTN_API size_t attn_dtype_bytes(attn_dtype dtype, int64_t n);
 /* "f32", "f16", "bf16", "bool", "f8_e4m3", "f8_e5m2", "i8", "q8_0", "q4_0"; "?" for others. */
 ATTN_API const char *attn_dtype_name(attn_dtype dtype);
 
-/* ---- Lengths: ragged batches, padding ------------------------------------------------------------
+/* ---- Lengths: ragged batches, padding ---------------------------------------------------------
  * All zero: every sequence has the tensor's full length. Otherwise sequence b uses the rows
  *     base + start[b] ... base + start[b] + used[b] - 1        along the sequence axis, where
  *     base is offsets[b] (packed batches: batch axis of size 1, sequences one behind the other)
@@ -226,7 +226,7 @@ typedef struct attn_lengths {
     uint64_t reserved;      /* 0                                                                  */
 } attn_lengths;
 
-/* ---- The problem ---------------------------------------------------------------------------------
+/* ---- The problem ------------------------------------------------------------------------------
  * One description for prefill, decode (a small Sq), cross attention, paged and ragged batches.
  * One score is computed in this order: scale * q.k, softcap c*tanh(s/c), + bias, + ALiBi, mask
  * (select -inf), softmax with the sink in the denominator, dropout, times V.
@@ -235,12 +235,14 @@ typedef struct attn_lengths {
  * Sk - Sq of that sequence (bottom-right: the last query sees the last key), 0 with TOP_LEFT, or
  * the given number with DIAGONAL (chunks, rings, caches with gaps). CAUSAL keeps keys up to the
  * aligned one. WINDOW_LEFT and WINDOW_RIGHT keep that many keys on either side of it, the aligned
- * key itself not counted; without their flag window_left, window_right and diagonal are not looked at. A row without a visible key gives O = 0, LSE = -inf (the sink's logit if
- * there is one), gradients 0.
+ * key itself not counted; without their flag window_left, window_right and diagonal are not looked
+ * at. A row without a visible key gives O = 0, LSE = -inf (the sink's logit if there is one),
+ * gradients 0.
  *
  * Paged caches: k and v are pools [pages, Hkv, page_size, D]; token t of sequence b lies in page
- * page_table[b * page_table_stride + t / page_size], row t % page_size. Any page size from 1. Entries that no visible
- * key needs are not read. One page a sequence, of its whole capacity, is a batch index into a cache.
+ * page_table[b * page_table_stride + t / page_size], row t % page_size. Any page size from 1.
+ * Entries that no visible key needs are not read. One page a sequence, of its whole capacity, is a
+ * batch index into a cache.
  *
  * GQA and MQA: query head h uses key/value head h / (Hq / Hkv). */
 enum {
@@ -285,7 +287,7 @@ typedef struct attn_problem {
 } attn_problem;
 #define ATTN_PROBLEM_INIT ATTN_INIT_(attn_problem)
 
-/* ---- Gradients -------------------------------------------------------------------------------------
+/* ---- Gradients --------------------------------------------------------------------------------
  * attn_backward takes the forward's problem with out and lse as forward left them, and dout. dq, dk,
  * dv, dbias, dsink may each be absent. Gradients of q, k, v and bias may be F32, F16 or BF16
  * whatever the inputs are; of quantised keys and values they are those of the dequantised values.
@@ -307,7 +309,7 @@ typedef struct attn_grads {
 } attn_grads;
 #define ATTN_GRADS_INIT ATTN_INIT_(attn_grads)
 
-/* ---- Execution --------------------------------------------------------------------------------------
+/* ---- Execution --------------------------------------------------------------------------------
  * exec == NULL: the call returns when the result is there. Otherwise a CUDA call is put on `stream`
  * as given and returns at once, unless ATTN_EXEC_WAIT is set or a host tensor is staged; CPU calls
  * always return with the result. With a caller's workspace of the queried size a call allocates
@@ -355,7 +357,7 @@ ATTN_API attn_status attn_forward(attn_context *ctx, const attn_problem *problem
 ATTN_API attn_status attn_backward(attn_context *ctx, const attn_problem *problem, const attn_grads *grads,
                                    const attn_exec *exec);
 
-/* ---- Rotary position embedding -------------------------------------------------------------------------
+/* ---- Rotary position embedding ----------------------------------------------------------------
  * Applied by attn_kv_append to the new keys and, if given, to q in place. A pair (a, b) of columns at
  * position m becomes (a*cos - b*sin, a*sin + b*cos) with cos[m*rotary_dim/2 + n], n the pair's index. */
 typedef struct attn_rope {
@@ -369,7 +371,7 @@ typedef struct attn_rope {
 } attn_rope;
 #define ATTN_ROPE_INIT ATTN_INIT_(attn_rope)
 
-/* ---- Key/value cache --------------------------------------------------------------------------------------
+/* ---- Key/value cache --------------------------------------------------------------------------
  * Writes k_new and v_new behind the tokens in use (cache_len.used), converting or quantising to the
  * cache's type; used[] itself is never changed. A place beyond the room is INVALID_ARGUMENT and
  * nothing is written. v_new and v_cache may both be absent (MLA). New tokens are F32, F16 or BF16. */
@@ -400,7 +402,7 @@ ATTN_API attn_status attn_query_append(attn_context *ctx, const attn_append *app
                                        attn_plan *plan);
 ATTN_API attn_status attn_kv_append(attn_context *ctx, const attn_append *append, const attn_exec *exec);
 
-/* ---- Merging parts ------------------------------------------------------------------------------------------
+/* ---- Merging parts ----------------------------------------------------------------------------
  * Combines n results of the same queries over disjoint keys (rings, split caches) into the result
  * over all of them: weights exp(lse_i - max). A part whose lse is -inf, or +inf as FlashAttention-2
  * marks empty rows, has no weight and its out is not read; all parts empty gives (0, -inf). Give the
@@ -413,14 +415,14 @@ ATTN_API attn_status attn_merge(attn_context *ctx, int32_t n, const attn_tensor 
                                 const attn_tensor *lse_parts, const attn_tensor *out, const attn_tensor *lse,
                                 const attn_exec *exec);
 
-/* ---- Dropout mask -------------------------------------------------------------------------------------------
+/* ---- Dropout mask -----------------------------------------------------------------------------
  * Writes the mask that forward and backward of this problem use: keep is BOOL [B, Hq, Sq, Sk], 1 keeps.
  * With packed or padded sequences Sq and Sk are the largest of the batch and indices are local. The problem is
  * given whole, as for forward; its query is ATTN_OP_DROPOUT_MASK. */
 ATTN_API attn_status attn_dropout_mask(attn_context *ctx, const attn_problem *problem, const attn_tensor *keep,
                                        const attn_exec *exec);
 
-/* ---- Memory of any device -------------------------------------------------------------------------------------
+/* ---- Memory of any device ---------------------------------------------------------------------
  * So that a program, and the tests, need no CUDA header. device is an index as in attn_device_get. Host
  * memory is aligned to 64 bytes. Copies wait unless exec names a stream without ATTN_EXEC_WAIT. */
 ATTN_API attn_status attn_malloc(attn_context *ctx, int32_t device, size_t bytes, void **out);

@@ -97,7 +97,7 @@ attn_status attn_backward(attn_context *ctx, const attn_problem *problem, const 
     return run(ctx, ctx->backend->backward, &job, &e, &plan);
 }
 
-/* ---- append, merge, dropout mask: no workspace, one kernel each -------------------------------------------------- */
+/* ---- append, merge, dropout mask: no workspace, one kernel each ------------------------------ */
 
 static attn_status export_plan(const attn_context *ctx, const char *operation, attn_plan *plan)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A validated attn_kv_append, and where its tokens go: plain data and inline rules for host and device, as job.h. */
+ * A validated attn_kv_append, and where its tokens go: plain data and inline rules for host and device, as
+ * job.h. */
 #ifndef ATTN_APPEND_JOB_H
 #define ATTN_APPEND_JOB_H
 

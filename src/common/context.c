@@ -23,7 +23,7 @@ static const char build_info[] = "attn " TEXT(ATTN_VERSION_MAJOR) "." TEXT(ATTN_
 
 const char *attn_build_info(void) { return build_info; }
 
-/* ---- devices ---------------------------------------------------------------------------------------------- */
+/* ---- devices --------------------------------------------------------------------------------- */
 
 attn_status attn_device_count(int32_t *count)
 {
@@ -47,7 +47,7 @@ attn_status attn_device_get(int32_t index, attn_device_info *info)
     return attn_export(info, &full, sizeof full, "info");
 }
 
-/* ---- context ------------------------------------------------------------------------------------------------ */
+/* ---- context --------------------------------------------------------------------------------- */
 
 static void *default_alloc(void *user, size_t bytes, size_t align)
 {
@@ -122,7 +122,8 @@ static attn_status choose_backend(const attn_config *config, int32_t backend, co
     return ATTN_OK;
 }
 
-/* A program may hold contexts of several backends; a kernel that the environment forces concerns those that have it. */
+/* A program may hold contexts of several backends; a kernel that the environment forces concerns those that
+ * have it. */
 static attn_status check_kernel(const attn_config *config, const attn_backend_table *backend, attn_force *force)
 {
     if (!force->kernel[0] || backend->has_kernel(force->kernel)) return ATTN_OK;
@@ -174,7 +175,7 @@ void attn_destroy(attn_context *ctx)
     if (ctx) attn_context_release(ctx, ctx);
 }
 
-/* ---- memory: host only so far ---------------------------------------------------------------------------------- */
+/* ---- memory: host only so far ---------------------------------------------------------------- */
 
 static attn_status check_context(const attn_context *ctx)
 {

@@ -8,7 +8,7 @@
 #include "job.h"
 #include <stdbool.h>
 
-/* ---- errors --------------------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 /* Sets this thread's error text and returns `status`. */
 attn_status attn_fail(attn_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -19,7 +19,7 @@ attn_status attn_fail(attn_status status, const char *format, ...) __attribute__
     if (try_status_ != ATTN_OK) return try_status_; \
   } while (0)
 
-/* ---- forced choices --------------------------------------------------------------------------------------- */
+/* ---- forced choices -------------------------------------------------------------------------- */
 
 typedef struct attn_force {
     int32_t backend;         /* attn_backend; AUTO: not forced */
@@ -31,7 +31,7 @@ typedef struct attn_force {
 /* Reads "key=value,..." into `force`; `source` names it in errors. Keys given twice: the last one counts. */
 attn_status attn_force_parse(attn_force *force, const char *words, const char *source);
 
-/* ---- context ---------------------------------------------------------------------------------------------- */
+/* ---- context --------------------------------------------------------------------------------- */
 
 typedef struct attn_backend_table attn_backend_table;
 
@@ -51,7 +51,7 @@ void *attn_context_alloc(const attn_context *ctx, size_t bytes);
 void attn_context_release(const attn_context *ctx, void *ptr);
 void attn_log(const attn_context *ctx, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* ---- validated calls ---------------------------------------------------------------------------------------- */
+/* ---- validated calls ------------------------------------------------------------------------- */
 
 typedef struct attn_merge_job {
     int32_t parts;
@@ -72,10 +72,11 @@ attn_status attn_import(void *ours, size_t our_size, const void *theirs, const c
 /* The way back for structs that the library fills: as much as the caller's struct_size has room for. */
 attn_status attn_export(void *theirs, const void *ours, size_t our_size, const char *name);
 
-/* ---- backends ------------------------------------------------------------------------------------------------- */
+/* ---- backends -------------------------------------------------------------------------------- */
 
-/* A backend answers what it can do by filling the plan (kernel, isa, threads, splits, workspace), or UNSUPPORTED with
- * the reason. The calls get the plan of their own query and a workspace of at least plan->workspace_bytes. */
+/* A backend answers what it can do by filling the plan (kernel, isa, threads, splits, workspace), or
+ * UNSUPPORTED with the reason. The calls get the plan of their own query and a workspace of at least
+ * plan->workspace_bytes. */
 struct attn_backend_table {
     attn_backend id;
     const char *name;
@@ -90,7 +91,7 @@ struct attn_backend_table {
 
 extern const attn_backend_table attn_cpu_backend, attn_ref_backend;
 
-/* ---- host threads ----------------------------------------------------------------------------------------------- */
+/* ---- host threads ---------------------------------------------------------------------------- */
 
 typedef struct attn_host {
     int32_t cores; /* physical cores that this process may use now */
@@ -100,8 +101,9 @@ typedef struct attn_host {
 
 attn_host attn_cpu_host(void);
 
-/* Calls body(arg, task, thread) for every task of [0, tasks) on a team of at most `threads`, thread < threads. Tasks are
- * handed out in ascending order. One thread after a fork; OpenMP's own rules inside a parallel region. */
+/* Calls body(arg, task, thread) for every task of [0, tasks) on a team of at most `threads`, thread <
+ * threads. Tasks are handed out in ascending order. One thread after a fork; OpenMP's own rules inside a
+ * parallel region. */
 typedef void attn_task(void *arg, int64_t task, int32_t thread);
 void attn_cpu_parallel(int32_t threads, int64_t tasks, attn_task *body, void *arg);
 /* Makes children of a later fork() serial. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A validated problem in the form that backends work on: plain data, fixed width, no defaults left open, passed to
- * CUDA kernels by value. validate.c makes it from the public structs; the inline functions below are the
- * indexing rules of docs/semantics.md sections 2 and 3, shared by every backend. */
+ * A validated problem in the form that backends work on: plain data, fixed width, no defaults left open,
+ * passed to CUDA kernels by value. validate.c makes it from the public structs; the inline functions below
+ * are the indexing rules of docs/semantics.md sections 2 and 3, shared by every backend. */
 #ifndef ATTN_JOB_H
 #define ATTN_JOB_H
 
@@ -146,7 +146,7 @@ ATTN_INLINE uint64_t attn_job_dropout_key(const attn_job *job)
                             : attn_dropout_key(job->seed, job->offset);
 }
 
-/* ---- rows of floats ------------------------------------------------------------------------------------- */
+/* ---- rows of floats -------------------------------------------------------------------------- */
 
 /* Byte address of element `offset`; block types: offset is a multiple of 32. */
 ATTN_INLINE char *attn_element(const attn_view *t, int64_t offset)

@@ -106,7 +106,8 @@ ATTN_INLINE uint8_t attn_f32_to_e5m2(float x)
     return (uint8_t)(sign | a);
 }
 
-/* Half away from zero, clamped to +-127; NaN gives 0. Comparisons first: converting what int cannot hold is undefined. */
+/* Half away from zero, clamped to +-127; NaN gives 0. Comparisons first: converting what int cannot hold is
+ * undefined. */
 ATTN_INLINE int8_t attn_f32_to_i8(float x)
 {
     if (!(x > -127.0f)) return x != x ? 0 : -127;

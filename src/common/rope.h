@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Rotary embedding of docs/semantics.md section 6: one expression with explicit fused multiply-adds, so that CPU
- * and GPU agree to the bit. */
+ * Rotary embedding of docs/semantics.md section 6: one expression with explicit fused multiply-adds, so that
+ * CPU and GPU agree to the bit. */
 #ifndef ATTN_ROPE_H
 #define ATTN_ROPE_H
 

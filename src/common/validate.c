@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The one place where a problem is checked. What passes here is right on every device; whether a device can do it is the
- * backend's answer. Nothing below this layer checks again. */
+ * The one place where a problem is checked. What passes here is right on every device; whether a device can
+ * do it is the backend's answer. Nothing below this layer checks again. */
 #include "validate.h"
 
-/* ---- scalars ------------------------------------------------------------------------------------------------- */
+/* ---- scalars --------------------------------------------------------------------------------- */
 
 static attn_status check_mask(const attn_problem *p, attn_job *job)
 {
@@ -79,7 +79,7 @@ static attn_status check_scalars(const attn_problem *p, attn_job *job)
     return ATTN_OK;
 }
 
-/* ---- tensors --------------------------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 /* Batch size: the sequences of q; k and v must agree. */
 static attn_status check_batch(const attn_problem *p, attn_job *job)
@@ -229,7 +229,7 @@ attn_status attn_validate_problem(const attn_problem *p, attn_job *job)
     return check_page_entries(job);
 }
 
-/* ---- gradients --------------------------------------------------------------------------------------------------- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 static attn_status check_gradient(const attn_tensor *t, const char *name, const attn_tensor *of, attn_view *view)
 {

@@ -17,8 +17,8 @@ typedef enum attn_role { ROLE_INPUT, ROLE_OUTPUT, ROLE_BIAS } attn_role;
 static inline bool attn_present(const attn_tensor *t) { return t->data != NULL; }
 static inline bool attn_is_block(int32_t dtype) { return dtype == ATTN_Q8_0 || dtype == ATTN_Q4_0; }
 
-/* Checks a tensor on its own (type, strides, alignment, extents) and makes its view. `shape` is what the problem
- * demands of it; NULL: anything. `data` may be NULL only where there are no elements. */
+/* Checks a tensor on its own (type, strides, alignment, extents) and makes its view. `shape` is what the
+ * problem demands of it; NULL: anything. `data` may be NULL only where there are no elements. */
 attn_status attn_check_tensor(const attn_tensor *t, const char *name, unsigned dtypes, attn_role role,
                               const int64_t shape[4], attn_view *view);
 

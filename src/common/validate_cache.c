@@ -2,7 +2,7 @@
  * Checks of attn_kv_append and attn_merge. */
 #include "validate.h"
 
-/* ---- append ---------------------------------------------------------------------------------------------------- */
+/* ---- append ---------------------------------------------------------------------------------- */
 
 static attn_status check_set_scale(const attn_tensor *cache, const char *name)
 {
@@ -189,7 +189,7 @@ attn_status attn_validate_append(const attn_append *a, attn_append_job *job)
     return check_rope(a, job);
 }
 
-/* ---- merge ------------------------------------------------------------------------------------------------------- */
+/* ---- merge ----------------------------------------------------------------------------------- */
 
 attn_status attn_validate_merge(int32_t n, const attn_tensor *out_parts, const attn_tensor *lse_parts,
                                 const attn_tensor *out, const attn_tensor *lse, attn_merge_job *job)

@@ -100,7 +100,7 @@ attn_status attn_check_aligned(const void *p, size_t bytes, const char *name)
                                 : ATTN_OK;
 }
 
-/* ---- lengths ------------------------------------------------------------------------------------------------ */
+/* ---- lengths --------------------------------------------------------------------------------- */
 
 static attn_status check_offsets(const attn_lengths *lengths, const char *name, int64_t batch, int64_t rows)
 {
@@ -155,7 +155,7 @@ attn_status attn_check_lengths(const attn_lengths *lengths, const char *name, in
     return ATTN_OK;
 }
 
-/* ---- exec ----------------------------------------------------------------------------------------------------- */
+/* ---- exec ------------------------------------------------------------------------------------ */
 
 attn_status attn_check_exec(const attn_exec *given, attn_exec *exec)
 {

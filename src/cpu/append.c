@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * attn_kv_append: one task a (sequence, head), rows one by one: read to float32, rotate, store or quantise. The arithmetic is
- * docs/semantics.md sections 5 and 6, to the bit. */
+ * attn_kv_append: one task a (sequence, head), rows one by one: read to float32, rotate, store or quantise.
+ * The arithmetic is docs/semantics.md sections 5 and 6, to the bit. */
 #include "level.h"
 #include "rope.h"
 #include "rows.h"

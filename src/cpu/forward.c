@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Schedules a forward call: cuts it into blocks of query rows x key pieces, lets threads compute them in any order, folds
- * pieces in key order, and writes rows. docs/semantics.md section 8 says why the cut may depend on nothing but
- * the sequence itself.
+ * Schedules a forward call: cuts it into blocks of query rows x key pieces, lets threads compute them in any
+ * order, folds pieces in key order, and writes rows. docs/semantics.md section 8 says why the cut may depend
+ * on nothing but the sequence itself.
  *
- * Workspace: per thread the level's scratch; per sequence where its tasks and partial results start; and, only for sequences cut
- * into pieces, partial results [kv head][row][piece][Dv + 2] in float32. */
+ * Workspace: per thread the level's scratch; per sequence where its tasks and partial results start; and,
+ * only for sequences cut into pieces, partial results [kv head][row][piece][Dv + 2] in float32. */
 #include "level.h"
 #include "rows.h"
 #include <stdio.h>
@@ -29,7 +29,7 @@ typedef struct forward_call {
     size_t scratch_bytes; /* of a thread */
 } forward_call;
 
-/* ---- the cut ----------------------------------------------------------------------------------------------------- */
+/* ---- the cut --------------------------------------------------------------------------------- */
 
 /* Keys of a piece of a sequence; no piece is empty unless the sequence is. */
 static int64_t piece_keys(const attn_job *job, int k_cols, int64_t q_len, int64_t k_len)
@@ -48,8 +48,8 @@ static int64_t row_tiles(const attn_job *job, int q_rows, int64_t q_len)
     return attn_ceil_div(q_len * job->group, q_rows);
 }
 
-/* Partial results that any lengths within these sizes can need, without reading length arrays. A double, because the sizes may be
- * anything and only what fits in memory, far below 2^53, has to be exact. */
+/* Partial results that any lengths within these sizes can need, without reading length arrays. A double,
+ * because the sizes may be anything and only what fits in memory, far below 2^53, has to be exact. */
 static double partial_bound(const attn_job *job)
 {
     int64_t q_room = job->q_span.room, k_room = job->kv_span.room;
@@ -90,7 +90,7 @@ attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, 
     return ATTN_OK;
 }
 
-/* ---- rows ---------------------------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 /* exp(x - base) where base is the largest of the x, which may all be -inf: then 0. */
 static float weight(float x, float largest) { return expf(x - (largest == -INFINITY ? 0.0f : largest)); }
@@ -118,7 +118,7 @@ static float *partial_of(const forward_call *call, int64_t b, int64_t rows, int6
     return call->partials + (call->start[b].partial + (hkv * rows + row) * pieces + piece) * partial_floats(call->job);
 }
 
-/* ---- phase 1: blocks -------------------------------------------------------------------------------------------------- */
+/* ---- phase 1: blocks ------------------------------------------------------------------------- */
 
 /* The sequence that task belongs to: the last one that starts at or before it. */
 static int64_t find_sequence(const forward_call *call, int64_t task)
@@ -168,7 +168,7 @@ static void run_block(void *arg, int64_t task, int32_t thread)
     }
 }
 
-/* ---- phase 2: fold pieces in key order ---------------------------------------------------------------------------------- */
+/* ---- phase 2: fold pieces in key order ------------------------------------------------------- */
 
 static void fold_row(const forward_call *call, float *first, int64_t pieces)
 {
@@ -199,7 +199,7 @@ static void run_fold(void *arg, int64_t task, int32_t thread)
     }
 }
 
-/* ---- phase 3: padding rows ------------------------------------------------------------------------------------------------ */
+/* ---- phase 3: padding rows ------------------------------------------------------------------- */
 
 static void run_padding(void *arg, int64_t task, int32_t thread)
 {
@@ -216,7 +216,7 @@ static void run_padding(void *arg, int64_t task, int32_t thread)
     }
 }
 
-/* ---- the call --------------------------------------------------------------------------------------------------------------- */
+/* ---- the call -------------------------------------------------------------------------------- */
 
 attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace)
 {

@@ -5,10 +5,13 @@
  *     S = scale Q K'  ->  softcap, bias, ALiBi, mask  ->  m' = max(m, rowmax S)
  *     P = exp(S - m'), l = l exp(m - m') + rowsum P, O = O exp(m - m') + (keep P) V
  * Tile: Q_ROWS query rows (all heads of the group interleaved) x K_COLS keys.
- * Scratch of a thread, float32: Q [Q_ROWS][D], S [Q_ROWS][K_COLS], K' [D][K_COLS] transposed and V [K_COLS][Dv'],
- * O [Q_ROWS][Dv'], one row, m and l; Dv' is Dv rounded up to 16 (zeros). 426 KB at the largest sizes (576, 512).
- * Each sum over keys is formed per tile and then added, in key order, so that l and a constant V see the same roundings.
- * -inf: a row whose scores are all -inf keeps m = -inf and exponents are taken against 0, so it adds exact zeros.
+ * Scratch of a thread, float32: Q [Q_ROWS][D], S [Q_ROWS][K_COLS], K' [D][K_COLS] transposed and
+ * V [K_COLS][Dv'], O [Q_ROWS][Dv'], one row, m and l; Dv' is Dv rounded up to 16 (zeros). 426 KB at the
+ * largest sizes (576, 512).
+ * Each sum over keys is formed per tile and then added, in key order, so that l and a constant V see the
+ * same roundings.
+ * -inf: a row whose scores are all -inf keeps m = -inf and exponents are taken against 0, so it adds exact
+ * zeros.
  * NaN: a NaN score makes l, and so the row, NaN; max() alone would lose it. */
 #include "level.h"
 #include "rows.h"
@@ -49,8 +52,9 @@ static size_t scratch_bytes(const attn_job *job)
     return (size_t)attn_round_up(floats * (int64_t)sizeof(float), 64);
 }
 
-/* c[16] = sum over n of a[n] * b[n * stride + 0..15], each in order of n. A function of its own, with a row pointer that
- * steps, because gcc 12 then keeps the sixteen sums in vector registers; inlined it makes them scalars. */
+/* c[16] = sum over n of a[n] * b[n * stride + 0..15], each in order of n. A function of its own, with a row
+ * pointer that steps, because gcc 12 then keeps the sixteen sums in vector registers; inlined it makes them
+ * scalars. */
 __attribute__((noinline)) static void dot16(const float *a, const float *b, int64_t stride, int64_t count,
                                             float c[LANES])
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * attn_merge on the host, for both backends: one task a (batch, head), parts in the given order. In float64, which costs
- * nothing beside the memory traffic and makes it fit to judge devices. */
+ * attn_merge on the host, for both backends: one task a (batch, head), parts in the given order. In float64,
+ * which costs nothing beside the memory traffic and makes it fit to judge devices. */
 #include "level.h"
 #include "rows.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What hwloc knows of this machine. The topology is loaded once a process and kept: loading takes milliseconds, and
- * Debian's plugin package would otherwise open vendor GPU libraries each time. */
+ * What hwloc knows of this machine. The topology is loaded once a process and kept: loading takes
+ * milliseconds, and Debian's plugin package would otherwise open vendor GPU libraries each time. */
 #include "internal.h"
 #include <hwloc.h>
 #include <pthread.h>

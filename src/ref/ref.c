@@ -23,8 +23,8 @@ static attn_status plan_reference(const attn_context *ctx, attn_op op, const att
     return ATTN_OK;
 }
 
-/* Appending is arithmetic that leaves no choice, the mask is integer arithmetic, and merging is done in float64 anyway: all
- * three are the CPU's. */
+/* Appending is arithmetic that leaves no choice, the mask is integer arithmetic, and merging is done in
+ * float64 anyway: all three are the CPU's. */
 const attn_backend_table attn_ref_backend = {
     .id = ATTN_BACKEND_REFERENCE,
     .name = "reference",

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The float64 reference: docs/semantics.md written down once more, plainly, as the judge of every other backend.
- * It shares indexing (job.h), number formats and Philox with them, but has its own masks, scores and sums.
+ * The float64 reference: docs/semantics.md written down once more, plainly, as the judge of every other
+ * backend. It shares indexing (job.h), number formats and Philox with them, but has its own masks, scores and
+ * sums.
  *
- * Everything works on tiles of ROWS queries x KEYS keys. Nothing of size Sq x Sk is kept: scores are computed anew in
- * each pass, which costs time and saves both memory and code. */
+ * Everything works on tiles of ROWS queries x KEYS keys. Nothing of size Sq x Sk is kept: scores are computed
+ * anew in each pass, which costs time and saves both memory and code. */
 #ifndef ATTN_REF_H
 #define ATTN_REF_H
 
@@ -34,8 +35,9 @@ typedef struct ref_place {
     uint64_t dropout_key;
 } ref_place;
 
-/* Softmax statistics of a row: m the largest score or sink, l the sum of exp(score - m). Kept apart, because m + ln l loses
- * ln l beside scores of 1e17 and more, such as masks that add the lowest float. l = 0: the row is empty. */
+/* Softmax statistics of a row: m the largest score or sink, l the sum of exp(score - m). Kept apart, because
+ * m + ln l loses ln l beside scores of 1e17 and more, such as masks that add the lowest float. l = 0: the row
+ * is empty. */
 typedef struct ref_stat {
     double m, l;
 } ref_stat;
@@ -52,7 +54,8 @@ ref_tiles attn_ref_tiles_at(const attn_job *job, void *memory);
 
 void attn_ref_load_queries(const ref_place *w, ref_tiles *t); /* q, and dout where the job has it */
 void attn_ref_load_keys(const ref_place *w, ref_tiles *t);
-/* Fills s and slope; false if every pair of the tile is masked (then the tile is skipped and keys are never read). */
+/* Fills s and slope; false if every pair of the tile is masked (then the tile is skipped and keys are never
+ * read). */
 bool attn_ref_visible(const ref_place *w);
 void attn_ref_scores(const ref_place *w, ref_tiles *t);
 void attn_ref_dropout(const ref_place *w, ref_tiles *t); /* fills z */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Gradients of docs/semantics.md section 7 in float64. Four passes, each parallel over what it writes, so that every sum has
- * one owner and one order: rows (softmax statistics and D, recomputed, not taken from the caller's rounded out and lse), dQ by
- * row blocks, dK and dV by key blocks, dbias by its own rows. */
+ * Gradients of docs/semantics.md section 7 in float64. Four passes, each parallel over what it writes, so
+ * that every sum has one owner and one order: rows (softmax statistics and D, recomputed, not taken from the
+ * caller's rounded out and lse), dQ by row blocks, dK and dV by key blocks, dbias by its own rows. */
 #include "../cpu/rows.h"
 #include "ref.h"
 
@@ -84,7 +84,7 @@ static void through_softcap(const ref_place *w, ref_tiles *t)
         for (int j = 0; j < w->keys; j++) t->ds[r * REF_KEYS + j] *= t->slope[r * REF_KEYS + j];
 }
 
-/* ---- pass 1: statistics and D of every row --------------------------------------------------------------------------------- */
+/* ---- pass 1: statistics and D of every row --------------------------------------------------- */
 
 static void run_rows(void *arg, int64_t task, int32_t thread)
 {
@@ -103,7 +103,7 @@ static void run_rows(void *arg, int64_t task, int32_t thread)
     }
 }
 
-/* ---- pass 2: dQ ---------------------------------------------------------------------------------------------------------- */
+/* ---- pass 2: dQ ------------------------------------------------------------------------------ */
 
 static void run_dq(void *arg, int64_t task, int32_t thread)
 {
@@ -134,7 +134,7 @@ static void run_dq_padding(void *arg, int64_t task, int32_t thread)
     write_padding(job, &job->dq, &job->q_span, task / job->heads_q, task % job->heads_q, job->head_dim);
 }
 
-/* ---- pass 3: dK and dV ------------------------------------------------------------------------------------------------------- */
+/* ---- pass 3: dK and dV ----------------------------------------------------------------------- */
 
 static int64_t key_blocks(const attn_job *job)
 {
@@ -190,7 +190,7 @@ static void run_dkv_padding(void *arg, int64_t task, int32_t thread)
     if (job->dv.data) write_padding(job, &job->dv, &job->kv_span, b, h, job->head_dim_v);
 }
 
-/* ---- pass 4: dbias ------------------------------------------------------------------------------------------------------------ */
+/* ---- pass 4: dbias --------------------------------------------------------------------------- */
 
 /* Adds the tile's dS to a row block of dbias in t->o2, [rows or 1][keys or 1]. */
 static void add_dbias(const ref_place *w, const ref_tiles *t)
@@ -249,7 +249,7 @@ static void run_dbias(void *arg, int64_t task, int32_t thread)
     }
 }
 
-/* ---- dsink ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- dsink ----------------------------------------------------------------------------------- */
 
 static void run_dsink(void *arg, int64_t h, int32_t thread)
 {

@@ -40,7 +40,7 @@ ref_tiles attn_ref_tiles_at(const attn_job *job, void *memory)
     return t;
 }
 
-/* ---- rows -------------------------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 /* A row in double: scale * code is not rounded. Zero-filled to `padded`. */
 static void read_row(const attn_view *t, int64_t batch, int64_t h, int64_t row, int64_t n, int64_t padded, double *x)
@@ -123,7 +123,7 @@ void attn_ref_multiply(int64_t m, int64_t n, int64_t count, const double *a, int
         }
 }
 
-/* ---- scores -------------------------------------------------------------------------------------------------------- */
+/* ---- scores ---------------------------------------------------------------------------------- */
 
 bool attn_ref_visible(const ref_place *w)
 {
@@ -177,7 +177,7 @@ void attn_ref_dropout(const ref_place *w, ref_tiles *t)
         }
 }
 
-/* ---- softmax --------------------------------------------------------------------------------------------------------- */
+/* ---- softmax --------------------------------------------------------------------------------- */
 
 /* Extends a row's statistics by n more scores. */
 static void extend(ref_stat *stat, const double *s, int n)
