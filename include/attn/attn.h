@@ -132,12 +132,13 @@ ATTN_API attn_status attn_device_get(int32_t index, attn_device_info *info);
  *
  * `force` pins automatic choices: a comma-separated list of key=value, for example
  * "isa=scalar,threads=4". Keys: backend (auto, cpu, cuda, reference), isa (scalar, ...), kernel (a
- * name that attn_plan gives), splits (1 and up), threads (1 and up), stage (auto, never). The
+ * name that attn_plan gives), splits (1 and up), threads (1 to 1024), stage (auto, never). The
  * environment variable ATTN_FORCE takes the same words and is used for keys that `force` lacks.
  * `backend` in ATTN_FORCE applies only where the config says AUTO. An unknown key or value is
  * INVALID_ARGUMENT.
  *
- * Threads: a call uses an OpenMP team of num_threads. Called from inside a parallel region it
+ * Threads: a call uses an OpenMP team of num_threads, or the caller alone where the work is too small to
+ * be worth waking it (threads=N in `force` is taken at its word). Called from inside a parallel region it
  * follows OpenMP's nesting rules (by default: one thread). In a child made by fork() after a
  * context existed, calls run on one thread, because OpenMP's pool does not survive a fork. */
 typedef struct attn_context attn_context;
@@ -146,7 +147,7 @@ typedef struct attn_config {
     uint32_t struct_size;
     int32_t backend;     /* attn_backend; AUTO: all devices, chosen per call; else only this one  */
     int32_t device;      /* ordinal within the backend; not used with AUTO                        */
-    int32_t num_threads; /* CPU threads; 0: one a physical core of the process's cpuset           */
+    int32_t num_threads; /* CPU threads, to 1024; 0: one a physical core of the process's cpuset  */
     uint32_t flags;      /* ATTN_CFG_*                                                            */
     /* Optional pair for host memory of the library (the context and workspaces it takes itself);
      * both or neither. Must be thread-safe; alloc may return NULL. */
@@ -241,7 +242,7 @@ typedef struct attn_lengths {
  *
  * Paged caches: k and v are pools [pages, Hkv, page_size, D]; token t of sequence b lies in page
  * page_table[b * page_table_stride + t / page_size], row t % page_size. Any page size from 1.
- * Entries that no visible key needs are not read. One page a sequence, of its whole capacity, is a
+ * Entries that no key inside the band needs are not read. One page a sequence, of its whole capacity, is a
  * batch index into a cache.
  *
  * GQA and MQA: query head h uses key/value head h / (Hq / Hkv). */
@@ -340,7 +341,8 @@ typedef struct attn_plan {
     int32_t num_splits;      /* key pieces of the longest sequence                                */
     int32_t threads;         /* CPU                                                               */
     int32_t staged;          /* 1: host tensors are copied to that device and back                */
-    size_t workspace_bytes;  /* enough for every call with these sizes, whatever lengths hold     */
+    size_t workspace_bytes;  /* enough for every call with these sizes and the same arrays present,
+                                whatever lengths and page tables hold                             */
     double estimated_seconds;/* the cost model's figure; 0: none was needed to choose             */
     char isa[16];            /* "scalar", "avx2", "sm_70"                                         */
     char kernel[64];         /* "forward_scalar", "forward_sm70_d128"                             */
@@ -392,7 +394,8 @@ typedef struct attn_append {
     int64_t page_table_stride;
     const int64_t *slots;    /* optional, [B, Snew] (packed: [total]): cache row of each new token,
                                 page * page_size + row for a pool (batch * Sk + row for a plain
-                                cache); -1 skips the token                                        */
+                                cache); -1 writes nothing (q is rotated all the same). Two
+                                tokens with one place: which one stays is not defined             */
     const attn_rope *rope;   /* optional                                                          */
     attn_tensor q;           /* optional [B, Hq, Snew, D]: rotated in place; needs rope            */
 } attn_append;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Devices, contexts and their memory. */
-#include "internal.h"
+#include "validate.h"
 #include "../cpu/level.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -91,8 +91,9 @@ static attn_status read_force(const attn_config *config, attn_force *force)
     const char *environment = getenv("ATTN_FORCE");
     if (environment) ATTN_TRY(attn_force_parse(force, environment, "ATTN_FORCE"));
     if (config->backend != ATTN_BACKEND_AUTO) force->backend = config->backend;
-    if (config->num_threads) force->threads = config->num_threads;
+    if (config->num_threads) force->threads = 0; /* an option goes before the environment */
     if (config->force) ATTN_TRY(attn_force_parse(force, config->force, "config.force"));
+    if (config->backend != ATTN_BACKEND_AUTO && force->backend == ATTN_BACKEND_AUTO) force->backend = config->backend;
     if (config->backend != ATTN_BACKEND_AUTO && force->backend != config->backend)
         return attn_fail(ATTN_INVALID_ARGUMENT, "config.force: backend differs from config.backend");
     return ATTN_OK;
@@ -102,8 +103,9 @@ static attn_status check_config(const attn_config *config)
 {
     if (config->backend < ATTN_BACKEND_AUTO || config->backend > ATTN_BACKEND_REFERENCE)
         return attn_fail(ATTN_INVALID_ARGUMENT, "config.backend: %d is no attn_backend", config->backend);
-    if (config->num_threads < 0 || config->num_threads > 65536)
-        return attn_fail(ATTN_INVALID_ARGUMENT, "config.num_threads: %d is not in 0 .. 65536", config->num_threads);
+    if (config->num_threads < 0 || config->num_threads > ATTN_MAX_THREADS)
+        return attn_fail(ATTN_INVALID_ARGUMENT, "config.num_threads: %d is not in 0 .. %d", config->num_threads,
+                         ATTN_MAX_THREADS);
     if (config->flags & ~ATTN_CFG_CHECK_INDICES)
         return attn_fail(ATTN_INVALID_ARGUMENT, "config.flags: unknown bits in 0x%x", config->flags);
     if (!config->alloc != !config->release)
@@ -160,7 +162,7 @@ attn_status attn_create(const attn_config *given, attn_context **out)
         .log = config.log,
         .user = config.user,
     };
-    made.threads = force.threads ? force.threads : attn_cpu_host().cores;
+    made.threads = force.threads ? force.threads : config.num_threads ? config.num_threads : attn_cpu_host().cores;
     attn_context *ctx = attn_context_alloc(&made, sizeof *ctx);
     if (!ctx) return attn_fail(ATTN_OUT_OF_MEMORY, "no memory for a context");
     *ctx = made;
@@ -197,9 +199,11 @@ void attn_free(attn_context *ctx, void *ptr)
     if (ctx) attn_context_release(ctx, ptr);
 }
 
-static attn_status copy(attn_context *ctx, void *dst, const void *src, size_t bytes)
+static attn_status copy(attn_context *ctx, void *dst, const void *src, size_t bytes, const attn_exec *exec)
 {
+    attn_exec e;
     ATTN_TRY(check_context(ctx));
+    ATTN_TRY(attn_check_exec(exec, &e));
     if (bytes && !dst) return attn_fail(ATTN_INVALID_ARGUMENT, "dst is NULL");
     if (bytes && !src) return attn_fail(ATTN_INVALID_ARGUMENT, "src is NULL");
     if (bytes) memmove(dst, src, bytes);
@@ -208,18 +212,17 @@ static attn_status copy(attn_context *ctx, void *dst, const void *src, size_t by
 
 attn_status attn_upload(attn_context *ctx, void *dst, const void *src, size_t bytes, const attn_exec *exec)
 {
-    (void)exec;
-    return copy(ctx, dst, src, bytes);
+    return copy(ctx, dst, src, bytes, exec);
 }
 
 attn_status attn_download(attn_context *ctx, void *dst, const void *src, size_t bytes, const attn_exec *exec)
 {
-    (void)exec;
-    return copy(ctx, dst, src, bytes);
+    return copy(ctx, dst, src, bytes, exec);
 }
 
 attn_status attn_sync(attn_context *ctx, const attn_exec *exec)
 {
-    (void)exec;
-    return check_context(ctx);
+    attn_exec e;
+    ATTN_TRY(check_context(ctx));
+    return attn_check_exec(exec, &e);
 }

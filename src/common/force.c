@@ -24,13 +24,13 @@ static attn_status parse_backend(int32_t *backend, const char *value, const char
     return attn_fail(ATTN_INVALID_ARGUMENT, "%s: backend=%s: expected auto, cpu, cuda or reference", source, value);
 }
 
-static attn_status parse_count(int32_t *count, const char *key, const char *value, const char *source)
+static attn_status parse_count(int32_t *count, long most, const char *key, const char *value, const char *source)
 {
     char *end;
     errno = 0;
     long n = strtol(value, &end, 10);
-    if (value[0] < '0' || value[0] > '9' || *end || errno || n < 1 || n > 65536)
-        return attn_fail(ATTN_INVALID_ARGUMENT, "%s: %s=%s: expected a number from 1 to 65536", source, key, value);
+    if (value[0] < '0' || value[0] > '9' || *end || errno || n < 1 || n > most)
+        return attn_fail(ATTN_INVALID_ARGUMENT, "%s: %s=%s: expected a number from 1 to %ld", source, key, value, most);
     *count = (int32_t)n;
     return ATTN_OK;
 }
@@ -48,8 +48,8 @@ static attn_status parse_name(char *name, size_t room, const char *key, const ch
 static attn_status parse_pair(attn_force *force, const char *key, const char *value, const char *source)
 {
     if (strcmp(key, "backend") == 0) return parse_backend(&force->backend, value, source);
-    if (strcmp(key, "splits") == 0) return parse_count(&force->splits, key, value, source);
-    if (strcmp(key, "threads") == 0) return parse_count(&force->threads, key, value, source);
+    if (strcmp(key, "splits") == 0) return parse_count(&force->splits, 65536, key, value, source);
+    if (strcmp(key, "threads") == 0) return parse_count(&force->threads, ATTN_MAX_THREADS, key, value, source);
     if (strcmp(key, "isa") == 0) return parse_name(force->isa, sizeof force->isa, key, value, source);
     if (strcmp(key, "kernel") == 0) return parse_name(force->kernel, sizeof force->kernel, key, value, source);
     if (strcmp(key, "stage") == 0) {

@@ -19,6 +19,9 @@ attn_status attn_fail(attn_status status, const char *format, ...) __attribute__
     if (try_status_ != ATTN_OK) return try_status_; \
   } while (0)
 
+/* A team that OpenMP cannot start ends the process, so a mistaken number must not reach it. */
+enum { ATTN_MAX_THREADS = 1024 };
+
 /* ---- forced choices -------------------------------------------------------------------------- */
 
 typedef struct attn_force {

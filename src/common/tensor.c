@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "internal.h"
 
+/* What overflows becomes a stride that no tensor may have. */
+static int64_t product(int64_t a, int64_t b)
+{
+    int64_t c;
+    return __builtin_mul_overflow(a, b, &c) ? INT64_MAX : c;
+}
+
 attn_tensor attn_bhsd(void *data, attn_dtype dtype, int64_t b, int64_t h, int64_t s, int64_t d)
 {
     attn_tensor t = {
         .data = data,
         .dtype = (int32_t)dtype,
         .shape = {b, h, s, d},
-        .stride = {h * s * d, s * d, d, 1},
+        .stride = {product(h, product(s, d)), product(s, d), d, 1},
     };
     return t;
 }
@@ -16,13 +23,14 @@ attn_tensor attn_bshd(void *data, attn_dtype dtype, int64_t b, int64_t h, int64_
 {
     attn_tensor t = attn_bhsd(data, dtype, b, h, s, d);
     t.stride[1] = d;
-    t.stride[2] = h * d;
+    t.stride[2] = product(h, d);
     return t;
 }
 
 size_t attn_dtype_bytes(attn_dtype dtype, int64_t n)
 {
     if (n < 0) return 0;
+    if (n > INT64_MAX / 8) return SIZE_MAX; /* no memory has so many */
     size_t count = (size_t)n, blocks = (count + ATTN_BLOCK - 1) / ATTN_BLOCK;
     switch (dtype) {
     case ATTN_F32: return 4 * count;

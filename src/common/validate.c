@@ -47,15 +47,16 @@ static attn_status check_dropout(const attn_problem *p, attn_job *job)
     job->seed = p->seed;
     job->offset = p->offset;
     job->seed_offset = p->seed_offset;
+    if (!job->has_dropout) return ATTN_OK;
     job->batch_origin = p->batch_origin;
     job->head_origin = p->head_origin;
     job->row_origin = p->row_origin;
     job->column_origin = p->column_origin;
-    if (!job->has_dropout) return ATTN_OK;
+    int64_t queries = attn_min(job->max_q, job->q_span.room), keys = attn_min(job->max_k, job->kv_span.room);
     ATTN_TRY(check_origin(p->batch_origin, job->batch, "batch_origin"));
     ATTN_TRY(check_origin(p->head_origin, job->heads_q, "head_origin"));
-    ATTN_TRY(check_origin(p->row_origin, job->max_q, "row_origin"));
-    return check_origin(p->column_origin, job->max_k, "column_origin");
+    ATTN_TRY(check_origin(p->row_origin, queries, "row_origin"));
+    return check_origin(p->column_origin, keys, "column_origin");
 }
 
 static attn_status check_scalars(const attn_problem *p, attn_job *job)
@@ -129,9 +130,10 @@ static attn_status check_pages(const attn_problem *p, attn_job *job)
     return ATTN_OK;
 }
 
-/* Every page that a visible key needs lies in the pool. */
+/* Every page that a key inside the band needs lies in the pool. */
 static attn_status check_page_entries(const attn_job *job)
 {
+    if (attn_job_is_empty(job)) return ATTN_OK;
     for (int64_t b = 0; job->page_size && b < job->batch; b++) {
         attn_sequence s = attn_sequence_of(job, b);
         int64_t first, end, unused;
@@ -170,7 +172,7 @@ static attn_status check_qkv(const attn_problem *p, attn_job *job)
 /* Head counts and sizes matter only where there is something to compute. */
 static attn_status check_heads(attn_job *job, int64_t rows)
 {
-    if (!job->batch || !job->heads_q || !rows) return ATTN_OK;
+    if (!job->batch || !job->heads_q || !rows || !job->head_dim_v) return ATTN_OK;
     if (job->heads_kv == 0 || job->heads_q % job->heads_kv)
         return attn_fail(ATTN_INVALID_ARGUMENT, "k.shape[1]: %lld heads, of which q's %lld are no multiple",
                          (long long)job->heads_kv, (long long)job->heads_q);
@@ -188,8 +190,6 @@ static attn_status check_outputs(const attn_problem *p, attn_job *job)
     const int64_t lse_shape[4] = {p->q.shape[0], p->q.shape[1], p->q.shape[2], 1};
     ATTN_TRY(attn_check_tensor(&p->out, "out", DTYPES_FLOAT, ROLE_OUTPUT, out_shape, &job->out));
     if (!attn_present(&p->lse)) return ATTN_OK;
-    if (job->head_dim_v == 0)
-        return attn_fail(ATTN_INVALID_ARGUMENT, "v.shape[3]: head_dim is 0, but lse is asked for");
     return attn_check_tensor(&p->lse, "lse", 1u << ATTN_F32, ROLE_OUTPUT, lse_shape, &job->lse);
 }
 

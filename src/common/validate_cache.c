@@ -37,6 +37,8 @@ static attn_status check_caches(const attn_append *a, attn_append_job *job)
         ATTN_TRY(check_set_scale(&a->k_cache, "k_cache"));
         if (values) ATTN_TRY(check_set_scale(&a->v_cache, "v_cache"));
     }
+    if (c[2] && c[0] > INT64_MAX / c[2])
+        return attn_fail(ATTN_INVALID_ARGUMENT, "k_cache.shape: the number of its rows overflows 64 bits");
     if (n[3] > ATTN_MAX_HEAD_DIM || (values && a->v_new.shape[3] > ATTN_MAX_HEAD_DIM))
         return attn_fail(ATTN_UNSUPPORTED, "%s.shape[3]: head sizes above %d are not implemented",
                          n[3] > ATTN_MAX_HEAD_DIM ? "k_new" : "v_new", ATTN_MAX_HEAD_DIM);

@@ -46,9 +46,20 @@ static bool extent_fits(const int64_t *shape, const int64_t *stride, int axes)
     return sum <= INT64_MAX / 8;
 }
 
+/* What is written is also walked through, so its elements can be counted. */
+static bool is_countable(const attn_tensor *t)
+{
+    int64_t count = t->shape[0];
+    for (int axis = 1; axis < 4; axis++)
+        if (__builtin_mul_overflow(count, t->shape[axis], &count)) return false;
+    return true;
+}
+
 static attn_status check_strides(const attn_tensor *t, const char *name, attn_role role)
 {
     if (is_empty(t)) return ATTN_OK; /* no element to go wrong */
+    if (role == ROLE_OUTPUT && !is_countable(t))
+        return attn_fail(ATTN_INVALID_ARGUMENT, "%s.shape: the number of elements overflows 64 bits", name);
     if (role != ROLE_BIAS && t->shape[3] > 1 && t->stride[3] != 1)
         return attn_fail(ATTN_INVALID_ARGUMENT, "%s.stride[3]: %lld, expected 1", name, (long long)t->stride[3]);
     for (int axis = 0; axis < 3 + (role == ROLE_BIAS); axis++) {
@@ -89,6 +100,7 @@ attn_status attn_check_tensor(const attn_tensor *t, const char *name, unsigned d
     view->data = t->data;
     view->scale = t->scale;
     view->dtype = t->dtype;
+    if (is_empty(t)) return ATTN_OK; /* strides 0: they were not checked */
     for (int axis = 0; axis < 4; axis++) view->stride[axis] = t->shape[axis] > 1 ? t->stride[axis] : 0;
     for (int axis = 0; axis < 3; axis++) view->scale_stride[axis] = t->shape[axis] > 1 ? t->scale_stride[axis] : 0;
     return ATTN_OK;
@@ -151,6 +163,10 @@ attn_status attn_check_lengths(const attn_lengths *lengths, const char *name, in
                              (long long)lengths->max, (long long)b, (long long)used);
         longest_room = attn_max(longest_room, room);
     }
+    bool full = !lengths->offsets && !lengths->used && !lengths->start;
+    if (full && batch && lengths->max && rows > lengths->max)
+        return attn_fail(ATTN_INVALID_ARGUMENT, "%s.max: %lld, but every sequence has %lld tokens", name,
+                         (long long)lengths->max, (long long)rows);
     *largest = lengths->max ? lengths->max : longest_room;
     return ATTN_OK;
 }

@@ -86,8 +86,10 @@ attn_status attn_cpu_append(const attn_context *ctx, const attn_append_job *job)
 {
     enum { SMALL = 1 << 16 }; /* elements (0.1 ms) below which waking other threads costs more than they save */
     attn_append_job copy = *job;
+    if (!job->new_rows) return ATTN_OK;
     double rows = (double)job->batch * (double)job->max_new * (double)(job->heads_kv + job->heads_q);
-    int32_t threads = rows * (double)(job->head_dim + job->head_dim_v) < SMALL ? 1 : ctx->threads;
+    int32_t threads =
+        rows * (double)(job->head_dim + job->head_dim_v) < SMALL && !ctx->force.threads ? 1 : ctx->threads;
     attn_cpu_parallel(threads, job->batch * (job->heads_kv + job->heads_q), run_append, &copy);
     return ATTN_OK;
 }

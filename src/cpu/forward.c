@@ -50,14 +50,17 @@ static int64_t row_tiles(const attn_job *job, int q_rows, int64_t q_len)
 
 /* Partial results that any lengths within these sizes can need, without reading length arrays. A double,
  * because the sizes may be anything and only what fits in memory, far below 2^53, has to be exact. */
-static double partial_bound(const attn_job *job)
+static double partial_bound(const attn_job *job, int k_cols)
 {
     int64_t q_room = job->q_span.room, k_room = job->kv_span.room;
     if (!job->kv_span.offsets) k_room = attn_min(k_room, job->max_k);
     if (!job->q_span.offsets) q_room = attn_min(q_room, job->max_q);
     double heads = (double)job->heads_q, batch = (double)job->batch;
-    if (job->num_splits == 1) return 0.0;
-    if (job->num_splits) return heads * (job->q_span.offsets ? 1.0 : batch) * (double)q_room * job->num_splits;
+    if (job->num_splits) {
+        int64_t pieces = attn_min(job->num_splits, attn_ceil_div(k_room, k_cols));
+        if (pieces <= 1) return 0.0;
+        return heads * (job->q_span.offsets ? 1.0 : batch) * (double)q_room * (double)pieces;
+    }
     bool lengths = job->q_span.offsets || job->q_span.used || job->q_span.start;
     if (k_room <= CHUNK || (!lengths && q_room > DECODE_ROWS)) return 0.0;
     double pieces =
@@ -72,7 +75,7 @@ static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan)
 {
     const attn_cpu_level *level = ctx->force.isa[0] ? attn_cpu_find_level(ctx->force.isa) : attn_cpu_best_level();
-    double partials = partial_bound(job) * (double)partial_floats(job) * sizeof(float);
+    double partials = partial_bound(job, level->k_cols) * (double)partial_floats(job) * sizeof(float);
     double starts = ((double)job->batch + 1.0) * sizeof(sequence_start);
     size_t scratch = (size_t)ctx->threads * level->scratch_bytes(job);
     if (!attn_job_is_empty(job)) {
@@ -81,7 +84,7 @@ attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, 
         plan->workspace_bytes = aligned((size_t)starts) + aligned((size_t)partials) + scratch;
     }
     double products = (double)job->batch * (double)job->heads_q * (double)job->max_q * (double)job->max_k;
-    if (products * (double)(job->head_dim + job->head_dim_v) < SMALL) plan->threads = 1;
+    if (products * (double)(job->head_dim + job->head_dim_v) < SMALL && !ctx->force.threads) plan->threads = 1;
     plan->num_splits = (int32_t)piece_count(job, level->k_cols, job->max_q, job->max_k);
     snprintf(plan->isa, sizeof plan->isa, "%s", level->name);
     snprintf(plan->kernel, sizeof plan->kernel, "forward_%s", level->name);

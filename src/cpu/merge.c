@@ -66,6 +66,7 @@ static void run_merge(void *arg, int64_t task, int32_t thread)
 attn_status attn_cpu_merge(const attn_context *ctx, const attn_merge_job *job)
 {
     attn_merge_job copy = *job;
+    if (!job->shape[2]) return ATTN_OK;
     attn_cpu_parallel(ctx->threads, job->shape[0] * job->shape[1], run_merge, &copy);
     return ATTN_OK;
 }

@@ -26,6 +26,7 @@ static inline void attn_read_blocks(const attn_view *t, const uint8_t *block, in
 /* n floats of row `row` of head h; batch is the index on the batch (or page) axis. */
 static inline void attn_read_row(const attn_view *t, int64_t batch, int64_t h, int64_t row, int64_t n, float *x)
 {
+    if (n == 0) return; /* perhaps without memory */
     const char *p = attn_element(t, attn_row_offset(t, batch, h, row));
     float scale = t->scale ? *attn_row_scale(t, batch, h, row) : 1.0f;
     switch (t->dtype) {

@@ -16,7 +16,8 @@ static attn_status plan_reference(const attn_context *ctx, attn_op op, const att
     double statistics = rows * (double)attn_round_up(job->q_span.room, 8) * 3 * sizeof(double);
     if (statistics > 7e13)
         return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", statistics);
-    plan->workspace_bytes = (size_t)statistics + (size_t)ctx->threads * attn_ref_tiles_bytes(job);
+    if (op == ATTN_OP_BACKWARD || !attn_job_is_empty(job))
+        plan->workspace_bytes = (size_t)statistics + (size_t)ctx->threads * attn_ref_tiles_bytes(job);
     snprintf(plan->isa, sizeof plan->isa, "float64");
     snprintf(plan->kernel, sizeof plan->kernel, "%s_reference", op == ATTN_OP_BACKWARD ? "backward" : "forward");
     snprintf(plan->reason, sizeof plan->reason, "the float64 reference was asked for");

@@ -275,11 +275,11 @@ attn_status attn_ref_backward(const attn_context *ctx, const attn_job *job, cons
     call.scratch = (char *)(call.delta + attn_round_up(q_rows_total(job), 8));
     const int64_t *bias = job->bias_shape;
     attn_cpu_parallel(ctx->threads, attn_ref_row_tasks(job), run_rows, &call);
-    if (job->dq.data) {
+    if (job->dq.data && job->q_span.room) {
         attn_cpu_parallel(ctx->threads, attn_ref_row_tasks(job), run_dq, &call);
         attn_cpu_parallel(ctx->threads, job->batch * job->heads_q, run_dq_padding, &call);
     }
-    if (job->dk.data || job->dv.data) {
+    if ((job->dk.data || job->dv.data) && job->kv_span.room) {
         attn_cpu_parallel(ctx->threads, job->batch * job->heads_kv * key_blocks(job), run_dkv, &call);
         attn_cpu_parallel(ctx->threads, job->batch * job->heads_kv, run_dkv_padding, &call);
     }

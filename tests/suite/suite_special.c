@@ -224,8 +224,30 @@ static void device_memory(struct suite_check *check, const void *arg)
                         "attn_malloc of SIZE_MAX bytes");
 }
 
+/* Dense tensors have no length arrays that could be compared with max one by one. */
+static void max_below_dense(struct suite_check *check, const void *arg)
+{
+    struct suite_built t;
+    struct suite_case c = {.b = 2, .hq = 2, .hkv = 1, .sq = 4, .sk = 4096, .d = 16, .seed = 31};
+    (void)arg;
+    suite_settle(&c);
+    if (!suite_expect(check, !suite_build(&t, &c), "no memory")) return;
+    attn_problem p = suite_problem(&t, check->target);
+    p.kv_len.max = 64;
+    suite_expect_status(check, attn_forward(check->target->ctx, &p, NULL), ATTN_INVALID_ARGUMENT,
+                        "kv_len.max 64 of 4096");
+    suite_expect(check, strstr(attn_last_error(), "kv_len.max") != NULL, "the text is \"%s\"", attn_last_error());
+    p.kv_len.max = 0;
+    p.q_len.max = 3;
+    suite_expect_status(check, attn_forward(check->target->ctx, &p, NULL), ATTN_INVALID_ARGUMENT, "q_len.max 3 of 4");
+    suite_fetch_outputs(check, &t);
+    suite_expect_clean(check, &t);
+    suite_unbuild(&t);
+}
+
 void suite_arguments_special(struct suite *s)
 {
+    suite_each(s, 1, "arguments/max-below-dense", max_below_dense, NULL);
     suite_each(s, 1, "arguments/absent-structs", absent_structs, NULL);
     suite_each(s, 1, "arguments/other-sizes", other_sizes, NULL);
     suite_each(s, 1, "arguments/other-sizes-written", other_sizes_written, NULL);

@@ -21,12 +21,16 @@ enum { LEVELS = sizeof levels / sizeof *levels };
 
 attn_context *suite_context(const struct suite_target *target, int threads, const char *extra)
 {
-    char force[160];
-    snprintf(force, sizeof force, "%s%s%s", target->force, target->force[0] && extra ? "," : "", extra ? extra : "");
+    char force[160], count[24] = ""; /* a forced number of threads is taken at its word, also for small problems */
+    if (threads) snprintf(count, sizeof count, "threads=%d", threads);
+    const char *words[] = {target->force, count, extra ? extra : ""};
+    size_t used = 0;
+    force[0] = 0;
+    for (int n = 0; n < 3; n++)
+        if (words[n][0]) used += (size_t)snprintf(force + used, sizeof force - used, "%s%s", used ? "," : "", words[n]);
     attn_config config = {.struct_size = sizeof config};
     config.backend = target->backend;
     config.device = target->ordinal;
-    config.num_threads = threads;
     config.force = force[0] ? force : NULL;
     attn_context *ctx;
     return attn_create(&config, &ctx) == ATTN_OK ? ctx : NULL;

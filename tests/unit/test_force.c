@@ -19,7 +19,7 @@ static attn_force parsed(const char *words)
 static void every_key(void **state)
 {
     (void)state;
-    attn_force f = parsed("backend=reference,isa=scalar,kernel=forward_scalar,splits=7,threads=65536,stage=never");
+    attn_force f = parsed("backend=reference,isa=scalar,kernel=forward_scalar,splits=7,threads=1024,stage=never");
     assert_int_equal(f.backend, ATTN_BACKEND_REFERENCE);
     assert_string_equal(f.isa, "scalar");
     assert_string_equal(f.kernel, "forward_scalar");
@@ -81,7 +81,7 @@ static void errors(void **state)
     refuse("threads=", "threads=");
     refuse("threads=0", "threads=0");
     refuse("threads=-1", "threads=-1");
-    refuse("threads=65537", "threads=65537");
+    refuse("threads=1025", "threads=1025");
     refuse("threads=99999999999999999999", "threads=99999999999999999999");
     refuse("splits=4x", "splits=4x");
     refuse("splits=two", "splits=two");
@@ -114,7 +114,7 @@ static void long_words(void **state)
 /* What a context made with these would plan; "" in the environment is as good as nothing. */
 static attn_status plan_of(const char *environment, const attn_config *config, attn_plan *plan)
 {
-    static float x[4], y[4];
+    static float x[64 * 64], y[64 * 64]; /* large enough for several threads */
     attn_context *ctx;
     assert_int_equal(setenv("ATTN_FORCE", environment, 1), 0);
     attn_status status = attn_create(config, &ctx);
@@ -124,8 +124,8 @@ static attn_status plan_of(const char *environment, const attn_config *config, a
         return status;
     }
     attn_problem p = ATTN_PROBLEM_INIT;
-    p.q = p.k = p.v = attn_bhsd(x, ATTN_F32, 1, 1, 2, 2);
-    p.out = attn_bhsd(y, ATTN_F32, 1, 1, 2, 2);
+    p.q = p.k = p.v = attn_bhsd(x, ATTN_F32, 1, 1, 64, 64);
+    p.out = attn_bhsd(y, ATTN_F32, 1, 1, 64, 64);
     *plan = (attn_plan)ATTN_PLAN_INIT;
     status = attn_query(ctx, ATTN_OP_FORWARD, &p, NULL, NULL, plan);
     attn_destroy(ctx);
