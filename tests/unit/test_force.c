@@ -24,7 +24,7 @@ static void every_key(void **state)
     assert_string_equal(f.isa, "scalar");
     assert_string_equal(f.kernel, "forward_scalar");
     assert_int_equal(f.splits, 7);
-    assert_int_equal(f.threads, 65536);
+    assert_int_equal(f.threads, 1024);
     assert_true(f.stage_never);
     assert_int_equal(parsed("backend=auto").backend, ATTN_BACKEND_AUTO);
     assert_int_equal(parsed("backend=cpu").backend, ATTN_BACKEND_CPU);
