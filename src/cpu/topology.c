@@ -4,17 +4,25 @@
 #include "internal.h"
 #include <hwloc.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <unistd.h>
 
 static pthread_once_t load_once = PTHREAD_ONCE_INIT;
-static hwloc_topology_t topology; /* NULL: hwloc failed, sysconf answers instead */
+static hwloc_topology_t topology; /* NULL: no /sys, or hwloc failed: the scheduler answers instead */
+
+/* Without it (a chroot or container that lacks /sys) hwloc would find nothing and say so on stderr, which no library
+ * of ours may do. */
+static bool cpus_are_described(void)
+{
+    return access("/sys/devices/system/cpu", F_OK) == 0 || access("/sys/bus/cpu/devices", F_OK) == 0;
+}
 
 static void load_topology(void)
 {
     static const char *const gpu_components[] = {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"};
     hwloc_topology_t t;
-    if (hwloc_topology_init(&t) != 0) return;
+    if (!cpus_are_described() || hwloc_topology_init(&t) != 0) return;
     for (size_t n = 0; n < sizeof gpu_components / sizeof *gpu_components; n++)
         hwloc_topology_set_components(t, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, gpu_components[n]);
     if (hwloc_topology_load(t) == 0) topology = t;
@@ -47,6 +55,8 @@ attn_host attn_cpu_host(void)
         hwloc_obj_t package = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_PACKAGE, NULL);
         model = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
     }
+    cpu_set_t allowed;
+    if (host.cores < 1 && sched_getaffinity(0, sizeof allowed, &allowed) == 0) host.cores = CPU_COUNT(&allowed);
     if (host.cores < 1) host.cores = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
     if (host.cores < 1) host.cores = 1;
     if (host.memory_bytes == 0) host.memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
