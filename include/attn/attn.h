@@ -203,7 +203,8 @@ typedef struct attn_tensor {
 /* Contiguous views; memory order b,h,s,d or b,s,h,d. The arguments are the logical shape [b, h, s, d] in both. */
 ATTN_API attn_tensor attn_bhsd(void *data, attn_dtype dtype, int64_t b, int64_t h, int64_t s, int64_t d);
 ATTN_API attn_tensor attn_bshd(void *data, attn_dtype dtype, int64_t b, int64_t h, int64_t s, int64_t d);
-/* Bytes of n consecutive elements (block types: n rounded up to 32); 0 for an unknown type or n < 0. */
+/* Bytes of n consecutive elements (block types: n rounded up to 32); 0 for an unknown type or n < 0,
+ * SIZE_MAX beyond 2^60 elements. */
 ATTN_API size_t attn_dtype_bytes(attn_dtype dtype, int64_t n);
 /* "f32", "f16", "bf16", "bool", "f8_e4m3", "f8_e5m2", "i8", "q8_0", "q4_0"; "?" for others. */
 ATTN_API const char *attn_dtype_name(attn_dtype dtype);

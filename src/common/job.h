@@ -43,8 +43,7 @@ typedef struct attn_job {
     int64_t alibi_batch_stride;
     int64_t batch, heads_q, heads_kv, group; /* group = heads_q / heads_kv */
     int64_t head_dim, head_dim_v;
-    int64_t max_q, max_k;              /* bounds of the used lengths, known without reading the length arrays */
-    int64_t bias_q, bias_k;            /* sizes of the local index axes, see attn_bias_offset */
+    int64_t max_q, max_k;              /* bounds of the used lengths: max if given, else the largest room */
     int64_t bias_shape[4];             /* 1 where it broadcasts */
     int64_t window_left, window_right; /* ATTN_OPEN: no limit; causal is window_right <= 0 */
     int64_t diagonal;

@@ -108,25 +108,12 @@ static attn_status check_batch(const attn_problem *p, attn_job *job)
 
 static attn_status check_pages(const attn_problem *p, attn_job *job)
 {
-    if (!p->page_table != !p->page_table_pages)
-        return attn_fail(ATTN_INVALID_ARGUMENT, "page_table_pages: %lld, but page_table is %s",
-                         (long long)p->page_table_pages, p->page_table ? "given" : "NULL");
+    ATTN_TRY(attn_check_page_table(p->page_table, p->page_table_pages, p->page_table_stride, p->k.shape[2], "k",
+                                   &job->page_table_stride));
     if (!p->page_table) return ATTN_OK;
-    ATTN_TRY(attn_check_aligned(p->page_table, sizeof *p->page_table, "page_table"));
     job->page_table = p->page_table;
     job->page_size = p->k.shape[2];
     job->page_count = p->k.shape[0];
-    job->page_table_stride = p->page_table_stride ? p->page_table_stride : p->page_table_pages;
-    if (p->page_table_pages < 0 || p->page_table_pages > ATTN_MAX_SIZE)
-        return attn_fail(ATTN_INVALID_ARGUMENT, "page_table_pages: %lld is out of range",
-                         (long long)p->page_table_pages);
-    if (job->page_table_stride < p->page_table_pages || job->page_table_stride > ATTN_MAX_SIZE)
-        return attn_fail(ATTN_INVALID_ARGUMENT, "page_table_stride: %lld is less than page_table_pages or out of range",
-                         (long long)p->page_table_stride);
-    if (job->page_size < 1 && p->page_table_pages > 0)
-        return attn_fail(ATTN_INVALID_ARGUMENT, "k.shape[2]: a page has at least one row");
-    if (p->page_table_pages > 0 && job->page_size > ATTN_MAX_SIZE / p->page_table_pages)
-        return attn_fail(ATTN_INVALID_ARGUMENT, "page_table_pages: the capacity of a sequence is out of range");
     return ATTN_OK;
 }
 

@@ -30,6 +30,11 @@ attn_status attn_check_lengths(const attn_lengths *lengths, const char *name, in
 /* `bytes` is the size of an element; NULL is aligned. */
 attn_status attn_check_aligned(const void *p, size_t bytes, const char *name);
 
+/* A page table (which may be absent) of pages of `page_size` rows; *row_stride: elements between its rows. `pool` names
+ * the tensor of the pages. */
+attn_status attn_check_page_table(const int32_t *table, int64_t pages, int64_t stride, int64_t page_size,
+                                  const char *pool, int64_t *row_stride);
+
 attn_status attn_check_exec(const attn_exec *given, attn_exec *exec);
 
 #endif

@@ -68,25 +68,13 @@ static attn_status check_append_batch(const attn_append *a, attn_append_job *job
 
 static attn_status check_append_pages(const attn_append *a, attn_append_job *job)
 {
-    if (!a->page_table != !a->page_table_pages)
-        return attn_fail(ATTN_INVALID_ARGUMENT, "page_table_pages: %lld, but page_table is %s",
-                         (long long)a->page_table_pages, a->page_table ? "given" : "NULL");
+    ATTN_TRY(attn_check_page_table(a->page_table, a->page_table_pages, a->page_table_stride, a->k_cache.shape[2],
+                                   "k_cache", &job->page_table_stride));
     if (!a->page_table || a->slots) return ATTN_OK;
     if (a->cache_len.offsets)
         return attn_fail(ATTN_INVALID_ARGUMENT, "cache_len.offsets: a paged cache has no packed sequences");
-    ATTN_TRY(attn_check_aligned(a->page_table, sizeof *a->page_table, "page_table"));
     job->page_table = a->page_table;
     job->page_size = a->k_cache.shape[2];
-    job->page_table_stride = a->page_table_stride ? a->page_table_stride : a->page_table_pages;
-    if (a->page_table_pages < 0 || a->page_table_pages > ATTN_MAX_SIZE)
-        return attn_fail(ATTN_INVALID_ARGUMENT, "page_table_pages: %lld is out of range",
-                         (long long)a->page_table_pages);
-    if (job->page_table_stride < a->page_table_pages || job->page_table_stride > ATTN_MAX_SIZE)
-        return attn_fail(ATTN_INVALID_ARGUMENT, "page_table_stride: %lld is less than page_table_pages or out of range",
-                         (long long)a->page_table_stride);
-    if (a->page_table_pages > 0 && (job->page_size < 1 || job->page_size > ATTN_MAX_SIZE / a->page_table_pages))
-        return attn_fail(ATTN_INVALID_ARGUMENT, "k_cache.shape[2]: a page of %lld rows is out of range",
-                         (long long)job->page_size);
     return ATTN_OK;
 }
 

@@ -171,6 +171,28 @@ attn_status attn_check_lengths(const attn_lengths *lengths, const char *name, in
     return ATTN_OK;
 }
 
+/* ---- page tables ----------------------------------------------------------------------------- */
+
+attn_status attn_check_page_table(const int32_t *table, int64_t pages, int64_t stride, int64_t page_size,
+                                  const char *pool, int64_t *row_stride)
+{
+    if (!table != !pages)
+        return attn_fail(ATTN_INVALID_ARGUMENT, "page_table_pages: %lld, but page_table is %s", (long long)pages,
+                         table ? "given" : "NULL");
+    if (!table) return ATTN_OK;
+    ATTN_TRY(attn_check_aligned(table, sizeof *table, "page_table"));
+    *row_stride = stride ? stride : pages;
+    if (pages < 0 || pages > ATTN_MAX_SIZE)
+        return attn_fail(ATTN_INVALID_ARGUMENT, "page_table_pages: %lld is out of range", (long long)pages);
+    if (*row_stride < pages || *row_stride > ATTN_MAX_SIZE)
+        return attn_fail(ATTN_INVALID_ARGUMENT, "page_table_stride: %lld is less than page_table_pages or out of range",
+                         (long long)stride);
+    if (page_size < 1 || page_size > ATTN_MAX_SIZE / pages)
+        return attn_fail(ATTN_INVALID_ARGUMENT, "%s.shape[2]: pages of %lld rows are out of range", pool,
+                         (long long)page_size);
+    return ATTN_OK;
+}
+
 /* ---- exec ------------------------------------------------------------------------------------ */
 
 attn_status attn_check_exec(const attn_exec *given, attn_exec *exec)
