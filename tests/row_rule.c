@@ -69,3 +69,8 @@ double row_rule_limit(const struct row_terms *terms, double m, double u, double 
     double score = 4 * 0x1p-24 * (1 + terms->score);
     return m * m * naive + 16 * u * u * terms->values + score * score * terms->absolute + 4 * rounding;
 }
+
+double row_rule_score_rounding(const struct row_terms *terms, int64_t dv)
+{
+    return dv ? 0x1p-24 * (1 + terms->score) * sqrt(terms->absolute / (double)dv) : 0;
+}

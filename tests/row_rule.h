@@ -25,4 +25,8 @@ double row_rule_rounding(int32_t dtype, double x);
  * |naive - ref|^2, rounding its sum of row_rule_rounding(ref)^2. */
 double row_rule_limit(const struct row_terms *terms, double m, double u, double naive, double rounding);
 
+/* What one rounding of the row's largest score is worth in an element of its output, which has dv columns: the row's part
+ * in the limit of max|x - ref|. */
+double row_rule_score_rounding(const struct row_terms *terms, int64_t dv);
+
 #endif

@@ -48,11 +48,16 @@ static int32_t coarser(const struct run_job *job, enum run_result which)
 }
 
 /* The accuracy rule (docs/semantics.md section 9): the limit of max|x - reference|. naive is what the
- * naive implementation misses the reference by. */
-static double cli_judge(const struct run_job *job, enum run_result which, const struct difference *naive)
+ * naive implementation misses the reference by; terms are those of the output's rows. */
+static double cli_judge(const struct run_job *job, enum run_result which, const struct difference *naive,
+                        const struct row_terms *terms)
 {
+    const int64_t *shape = job->results[RUN_OUT].tensor.shape;
+    double score = 0;
+    for (int64_t row = 0; which == RUN_OUT && row < shape[0] * shape[1] * shape[2]; row++)
+        score = fmax(score, row_rule_score_rounding(&terms[row], shape[3]));
     double factor = which <= RUN_LSE ? 2 : 3;
-    return factor * naive->largest + 2 * row_rule_rounding(coarser(job, which), naive->magnitude);
+    return factor * naive->largest + 2 * row_rule_rounding(coarser(job, which), naive->magnitude) + score;
 }
 
 /* Largest share of the row rule that a row of the output takes up; over 1 is wrong. */
@@ -147,7 +152,7 @@ static int judge(struct run_job *job, attn_context *reference)
         if (!expected[r].data) continue;
         struct difference d = compare_tensors(&job->results[r].tensor, &expected[r]);
         struct difference yardstick = compare_tensors(&naive[r], &expected[r]);
-        add_verdict(job, run_result_names[r], &d, cli_judge(job, (enum run_result)r, &yardstick));
+        add_verdict(job, run_result_names[r], &d, cli_judge(job, (enum run_result)r, &yardstick, terms));
         if (r != RUN_OUT) continue;
         struct run_verdict *v = &job->verdicts[job->verdict_count - 1];
         v->row_share = row_share(job, &expected[r], &naive[r], terms);

@@ -149,8 +149,9 @@ attn_status attn_create(const attn_config *given, attn_context **out)
     ATTN_TRY(read_force(&config, &force));
     ATTN_TRY(choose_backend(&config, force.backend, &backend));
     if (force.isa[0] && !attn_cpu_find_level(force.isa))
-        return attn_fail(ATTN_INVALID_ARGUMENT, "isa=%s: not in this build or not on this processor; the build has%s",
-                         force.isa, attn_cpu_level_names());
+        return attn_fail(ATTN_INVALID_ARGUMENT,
+                         "isa=%s: not in this build or not on this processor, whose best level is %s; the build has%s",
+                         force.isa, attn_cpu_best_level()->name, attn_cpu_level_names());
     ATTN_TRY(check_kernel(&config, backend, &force));
 
     attn_context made = {
@@ -162,12 +163,15 @@ attn_status attn_create(const attn_config *given, attn_context **out)
         .log = config.log,
         .user = config.user,
     };
-    made.threads = force.threads ? force.threads : config.num_threads ? config.num_threads : attn_cpu_host().cores;
+    attn_host host = attn_cpu_host();
+    made.threads = force.threads ? force.threads : config.num_threads ? config.num_threads : host.cores;
+    made.l2_bytes = host.l2_bytes;
     attn_context *ctx = attn_context_alloc(&made, sizeof *ctx);
     if (!ctx) return attn_fail(ATTN_OUT_OF_MEMORY, "no memory for a context");
     *ctx = made;
     attn_cpu_watch_forks();
-    attn_log(ctx, 2, "context: backend %s, %d threads", backend->name, ctx->threads);
+    attn_log(ctx, 2, "context: backend %s, %d threads on %d cores with %zu KiB of L2 cache each, %d NUMA nodes",
+             backend->name, ctx->threads, host.cores, host.l2_bytes / 1024, host.numa_nodes);
     *out = ctx;
     return ATTN_OK;
 }

@@ -42,6 +42,7 @@ struct attn_context {
     const attn_backend_table *backend;
     attn_force force;
     int32_t threads;
+    size_t l2_bytes; /* of a core */
     uint32_t flags;
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*release)(void *user, void *ptr);
@@ -98,7 +99,9 @@ extern const attn_backend_table attn_cpu_backend, attn_ref_backend;
 
 typedef struct attn_host {
     int32_t cores; /* physical cores that this process may use now */
+    int32_t numa_nodes;
     uint64_t memory_bytes;
+    size_t l2_bytes; /* that a core has for itself */
     char name[64];
 } attn_host;
 

@@ -9,14 +9,21 @@ static const attn_cpu_level *const levels[] = {
 };
 enum { LEVELS = sizeof levels / sizeof *levels };
 
+static bool runs_here(const attn_cpu_level *level) { return (level->needs & ~attn_cpu_features()) == 0; }
+
 const attn_cpu_level *attn_cpu_find_level(const char *name)
 {
     for (int n = 0; n < LEVELS; n++)
-        if (strcmp(levels[n]->name, name) == 0) return levels[n];
+        if (strcmp(levels[n]->name, name) == 0) return runs_here(levels[n]) ? levels[n] : NULL;
     return NULL;
 }
 
-const attn_cpu_level *attn_cpu_best_level(void) { return levels[LEVELS - 1]; }
+const attn_cpu_level *attn_cpu_best_level(void)
+{
+    int n = LEVELS - 1;
+    while (n > 0 && !runs_here(levels[n])) n--;
+    return levels[n]; /* the first needs nothing */
+}
 
 const char *attn_cpu_level_names(void)
 {

@@ -16,14 +16,17 @@ enum {
 };
 
 typedef struct sequence_start {
-    int64_t task, partial; /* tasks and partial results (of Dv + 2 floats) of all sequences before */
+    int64_t b;             /* the sequence: those with most work come first */
+    int64_t work;          /* Sq Sk */
+    int64_t task, partial; /* tasks and partial results (of Dv + 2 floats) of all sequences before in this order */
 } sequence_start;
 
 typedef struct forward_call {
     const attn_job *job;
     const attn_cpu_level *level;
     uint64_t dropout_key;
-    sequence_start *start; /* [batch + 1] */
+    int task_rows;         /* most rows of a block */
+    sequence_start *start; /* [batch] */
     float *partials;
     char *scratch;
     size_t scratch_bytes; /* of a thread */
@@ -32,32 +35,47 @@ typedef struct forward_call {
 /* ---- the cut --------------------------------------------------------------------------------- */
 
 /* Keys of a piece of a sequence; no piece is empty unless the sequence is. */
-static int64_t piece_keys(const attn_job *job, int k_cols, int64_t q_len, int64_t k_len)
+static int64_t piece_keys(const attn_job *job, int key_step, int64_t q_len, int64_t k_len)
 {
-    if (job->num_splits) return attn_max(k_cols, attn_round_up(attn_ceil_div(k_len, job->num_splits), k_cols));
+    if (job->num_splits) return attn_max(key_step, attn_round_up(attn_ceil_div(k_len, job->num_splits), key_step));
     return q_len <= DECODE_ROWS ? CHUNK : attn_max(k_len, 1);
 }
 
-static int64_t piece_count(const attn_job *job, int k_cols, int64_t q_len, int64_t k_len)
+static int64_t piece_count(const attn_job *job, int key_step, int64_t q_len, int64_t k_len)
 {
-    return attn_max(1, attn_ceil_div(k_len, piece_keys(job, k_cols, q_len, k_len)));
+    return attn_max(1, attn_ceil_div(k_len, piece_keys(job, key_step, q_len, k_len)));
 }
 
-static int64_t row_tiles(const attn_job *job, int q_rows, int64_t q_len)
+/* Rows of each block of a sequence but the last: as equal as row_step allows. */
+static int64_t block_rows(const attn_cpu_level *level, int task_rows, int64_t rows)
 {
-    return attn_ceil_div(q_len * job->group, q_rows);
+    int64_t blocks = attn_max(1, attn_ceil_div(rows, task_rows));
+    return attn_max(level->row_step, attn_round_up(attn_ceil_div(rows, blocks), level->row_step));
+}
+
+static int64_t block_count(const attn_cpu_level *level, int task_rows, int64_t rows)
+{
+    return attn_ceil_div(rows, block_rows(level, task_rows, rows));
+}
+
+/* Most rows that a block of this problem can have. */
+static int row_bound(const attn_context *ctx, const attn_cpu_level *level, const attn_job *job)
+{
+    int most = level->task_rows(job, ctx->l2_bytes);
+    int64_t rows = attn_round_up(attn_max(1, job->max_q * job->group), level->row_step);
+    return (int)attn_min(most, rows);
 }
 
 /* Partial results that any lengths within these sizes can need, without reading length arrays. A double,
  * because the sizes may be anything and only what fits in memory, far below 2^53, has to be exact. */
-static double partial_bound(const attn_job *job, int k_cols)
+static double partial_bound(const attn_job *job, int key_step)
 {
     int64_t q_room = job->q_span.room, k_room = job->kv_span.room;
     if (!job->kv_span.offsets) k_room = attn_min(k_room, job->max_k);
     if (!job->q_span.offsets) q_room = attn_min(q_room, job->max_q);
     double heads = (double)job->heads_q, batch = (double)job->batch;
     if (job->num_splits) {
-        int64_t pieces = attn_min(job->num_splits, attn_ceil_div(k_room, k_cols));
+        int64_t pieces = attn_min(job->num_splits, attn_ceil_div(k_room, key_step));
         if (pieces <= 1) return 0.0;
         return heads * (job->q_span.offsets ? 1.0 : batch) * (double)q_room * (double)pieces;
     }
@@ -75,9 +93,9 @@ static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan)
 {
     const attn_cpu_level *level = ctx->force.isa[0] ? attn_cpu_find_level(ctx->force.isa) : attn_cpu_best_level();
-    double partials = partial_bound(job, level->k_cols) * (double)partial_floats(job) * sizeof(float);
-    double starts = ((double)job->batch + 1.0) * sizeof(sequence_start);
-    size_t scratch = (size_t)ctx->threads * level->scratch_bytes(job);
+    double partials = partial_bound(job, level->key_step) * (double)partial_floats(job) * sizeof(float);
+    double starts = (double)job->batch * sizeof(sequence_start);
+    size_t scratch = (size_t)ctx->threads * level->scratch_bytes(job, row_bound(ctx, level, job));
     if (!attn_job_is_empty(job)) {
         if (partials + starts > 7e13)
             return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", partials + starts);
@@ -85,7 +103,7 @@ attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, 
     }
     double products = (double)job->batch * (double)job->heads_q * (double)job->max_q * (double)job->max_k;
     if (products * (double)(job->head_dim + job->head_dim_v) < SMALL && !ctx->force.threads) plan->threads = 1;
-    plan->num_splits = (int32_t)piece_count(job, level->k_cols, job->max_q, job->max_k);
+    plan->num_splits = (int32_t)piece_count(job, level->key_step, job->max_q, job->max_k);
     snprintf(plan->isa, sizeof plan->isa, "%s", level->name);
     snprintf(plan->kernel, sizeof plan->kernel, "forward_%s", level->name);
     snprintf(plan->reason, sizeof plan->reason, "host tensors, no GPU backend in this build; %s level %s",
@@ -99,8 +117,10 @@ attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, 
 static float weight(float x, float largest) { return expf(x - (largest == -INFINITY ? 0.0f : largest)); }
 
 /* Adds the sink, divides, writes. o is scratch. */
-static void finish_row(const attn_job *job, const attn_sequence *s, int64_t h, int64_t i, float m, float l, float *o)
+static void finish_row(const forward_call *call, const attn_sequence *s, int64_t h, int64_t i, float m, float l,
+                       float *o)
 {
+    const attn_job *job = call->job;
     float largest = m, shrink = 1.0f;
     if (job->sink) {
         float sink = job->sink[h];
@@ -108,17 +128,18 @@ static void finish_row(const attn_job *job, const attn_sequence *s, int64_t h, i
         shrink = weight(m, largest);
         l = l * shrink + weight(sink, largest);
     }
-    for (int64_t d = 0; d < job->head_dim_v; d++) o[d] = l == 0.0f ? 0.0f : o[d] * shrink / l;
-    attn_write_row(&job->out, s->q_batch, h, s->q_row + i, job->head_dim_v, o);
+    char *out = attn_element(&job->out, attn_row_offset(&job->out, s->q_batch, h, s->q_row + i));
+    if (l == 0.0f) memset(out, 0, attn_dtype_bytes((attn_dtype)job->out.dtype, job->head_dim_v));
+    else call->level->store_row(out, job->out.dtype, job->head_dim_v, o, shrink, l);
     if (job->lse.data)
         attn_store_float(&job->lse, attn_row_offset(&job->lse, s->q_batch, h, s->q_row + i),
                          l == 0.0f ? -INFINITY : largest + logf(l));
 }
 
-static float *partial_of(const forward_call *call, int64_t b, int64_t rows, int64_t pieces, int64_t hkv, int64_t row,
-                         int64_t piece)
+static float *partial_of(const forward_call *call, const sequence_start *start, int64_t rows, int64_t pieces,
+                         int64_t hkv, int64_t row, int64_t piece)
 {
-    return call->partials + (call->start[b].partial + (hkv * rows + row) * pieces + piece) * partial_floats(call->job);
+    return call->partials + (start->partial + (hkv * rows + row) * pieces + piece) * partial_floats(call->job);
 }
 
 /* ---- phase 1: blocks ------------------------------------------------------------------------- */
@@ -141,17 +162,19 @@ static void run_block(void *arg, int64_t task, int32_t thread)
     const attn_job *job = call->job;
     const attn_cpu_level *level = call->level;
     attn_cpu_block w = {.job = job, .dropout_key = call->dropout_key};
-    w.b = find_sequence(call, task);
+    const sequence_start *start = &call->start[find_sequence(call, task)];
+    w.b = start->b;
     w.seq = attn_sequence_of(job, w.b);
-    int64_t rows = w.seq.q_len * job->group, tiles = row_tiles(job, level->q_rows, w.seq.q_len);
-    int64_t keys = piece_keys(job, level->k_cols, w.seq.q_len, w.seq.k_len);
-    int64_t pieces = piece_count(job, level->k_cols, w.seq.q_len, w.seq.k_len);
+    int64_t rows = w.seq.q_len * job->group, each = block_rows(level, call->task_rows, rows);
+    int64_t blocks = block_count(level, call->task_rows, rows);
+    int64_t keys = piece_keys(job, level->key_step, w.seq.q_len, w.seq.k_len);
+    int64_t pieces = piece_count(job, level->key_step, w.seq.q_len, w.seq.k_len);
 
-    task -= call->start[w.b].task;
-    int64_t piece = task % pieces, tile = tiles - 1 - task / pieces / job->heads_kv; /* causal: longest first */
+    task -= start->task;
+    int64_t piece = task % pieces, block = blocks - 1 - task / pieces / job->heads_kv; /* causal: longest first */
     w.hkv = task / pieces % job->heads_kv;
-    w.row = tile * level->q_rows;
-    w.rows = (int)attn_min(level->q_rows, rows - w.row);
+    w.row = block * each;
+    w.rows = (int)attn_min(each, rows - w.row);
     w.key = piece * keys;
     w.key_end = attn_min(w.key + keys, w.seq.k_len);
 
@@ -161,10 +184,11 @@ static void run_block(void *arg, int64_t task, int32_t thread)
         float *o = state.o + r * state.o_stride;
         int64_t row = w.row + r;
         if (pieces == 1) {
-            finish_row(job, &w.seq, w.hkv * job->group + row % job->group, row / job->group, state.m[r], state.l[r], o);
+            finish_row(call, &w.seq, w.hkv * job->group + row % job->group, row / job->group, state.m[r], state.l[r],
+                       o);
             continue;
         }
-        float *partial = partial_of(call, w.b, rows, pieces, w.hkv, row, piece);
+        float *partial = partial_of(call, start, rows, pieces, w.hkv, row, piece);
         partial[0] = state.m[r];
         partial[1] = state.l[r];
         memcpy(partial + 2, o, (size_t)job->head_dim_v * sizeof *o);
@@ -191,14 +215,15 @@ static void run_fold(void *arg, int64_t task, int32_t thread)
     (void)thread;
     const forward_call *call = arg;
     const attn_job *job = call->job;
-    int64_t b = task / job->heads_kv, hkv = task % job->heads_kv;
-    attn_sequence s = attn_sequence_of(job, b);
-    int64_t rows = s.q_len * job->group, pieces = piece_count(job, call->level->k_cols, s.q_len, s.k_len);
+    const sequence_start *start = &call->start[task / job->heads_kv];
+    int64_t hkv = task % job->heads_kv;
+    attn_sequence s = attn_sequence_of(job, start->b);
+    int64_t rows = s.q_len * job->group, pieces = piece_count(job, call->level->key_step, s.q_len, s.k_len);
     if (pieces == 1) return;
     for (int64_t row = 0; row < rows; row++) {
-        float *first = partial_of(call, b, rows, pieces, hkv, row, 0);
+        float *first = partial_of(call, start, rows, pieces, hkv, row, 0);
         fold_row(call, first, pieces);
-        finish_row(job, &s, hkv * job->group + row % job->group, row / job->group, first[0], first[1], first + 2);
+        finish_row(call, &s, hkv * job->group + row % job->group, row / job->group, first[0], first[1], first + 2);
     }
 }
 
@@ -221,33 +246,69 @@ static void run_padding(void *arg, int64_t task, int32_t thread)
 
 /* ---- the call -------------------------------------------------------------------------------- */
 
+/* Sequences with most work first, so that no thread begins a long one last. Shell's sort, because qsort may
+ * allocate. */
+static void order_sequences(sequence_start *start, int64_t count)
+{
+    for (int64_t gap = count / 2; gap > 0; gap /= 2)
+        for (int64_t n = gap; n < count; n++) {
+            sequence_start moved = start[n];
+            int64_t at = n;
+            for (; at >= gap && start[at - gap].work < moved.work; at -= gap) start[at] = start[at - gap];
+            start[at] = moved;
+        }
+}
+
+/* Blocks as large as they may be, unless that would leave threads idle. Who computes a row cannot change it. */
+static int choose_task_rows(const forward_call *call, int most, int32_t threads)
+{
+    enum { TASKS = 4 }; /* a thread, so that the last ones end together */
+    const attn_job *job = call->job;
+    double rows = 0.0;
+    for (int64_t n = 0; n < job->batch; n++) {
+        attn_sequence s = attn_sequence_of(job, n);
+        rows +=
+            (double)s.q_len * (double)job->heads_q * (double)piece_count(job, call->level->key_step, s.q_len, s.k_len);
+    }
+    double share = rows / ((double)threads * TASKS);
+    if (threads <= 1 || share >= (double)most) return most;
+    return (int)attn_min(most, attn_round_up(attn_max(1, (int64_t)share), call->level->row_step));
+}
+
 attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace)
 {
-    (void)ctx;
     const attn_cpu_level *level = attn_cpu_find_level(plan->isa);
     if (attn_job_is_empty(job)) return ATTN_OK;
+    int most = row_bound(ctx, level, job);
     forward_call call = {
         .job = job,
         .level = level,
         .dropout_key = job->has_dropout ? attn_job_dropout_key(job) : 0,
         .start = workspace,
-        .scratch_bytes = level->scratch_bytes(job),
+        .scratch_bytes = level->scratch_bytes(job, most),
     };
-    bool cut = false;
-    call.start[0] = (sequence_start){0, 0};
+    call.task_rows = choose_task_rows(&call, most, plan->threads);
     for (int64_t b = 0; b < job->batch; b++) {
         attn_sequence s = attn_sequence_of(job, b);
-        int64_t pieces = piece_count(job, level->k_cols, s.q_len, s.k_len);
-        call.start[b + 1].task = call.start[b].task + row_tiles(job, level->q_rows, s.q_len) * job->heads_kv * pieces;
-        call.start[b + 1].partial = call.start[b].partial + (pieces > 1 ? s.q_len * job->heads_q * pieces : 0);
+        call.start[b] = (sequence_start){.b = b, .work = s.q_len * s.k_len};
+    }
+    order_sequences(call.start, job->batch);
+    bool cut = false;
+    int64_t task = 0, partial = 0;
+    for (int64_t n = 0; n < job->batch; n++) {
+        attn_sequence s = attn_sequence_of(job, call.start[n].b);
+        int64_t pieces = piece_count(job, level->key_step, s.q_len, s.k_len);
+        call.start[n].task = task;
+        call.start[n].partial = partial;
+        task += block_count(level, call.task_rows, s.q_len * job->group) * job->heads_kv * pieces;
+        partial += pieces > 1 ? s.q_len * job->heads_q * pieces : 0;
         cut = cut || pieces > 1;
     }
-    char *next = (char *)workspace + aligned((size_t)(job->batch + 1) * sizeof *call.start);
+    char *next = (char *)workspace + aligned((size_t)job->batch * sizeof *call.start);
     call.partials = (float *)next;
-    call.scratch =
-        next + aligned((size_t)(call.start[job->batch].partial * partial_floats(job)) * sizeof *call.partials);
+    call.scratch = next + aligned((size_t)(partial * partial_floats(job)) * sizeof *call.partials);
 
-    attn_cpu_parallel(plan->threads, call.start[job->batch].task, run_block, &call);
+    attn_cpu_parallel(plan->threads, task, run_block, &call);
     if (cut) attn_cpu_parallel(plan->threads, job->batch * job->heads_kv, run_fold, &call);
     if (job->q_span.used || job->q_span.start)
         attn_cpu_parallel(plan->threads, job->batch * job->heads_q, run_padding, &call);

@@ -4,6 +4,7 @@
 #ifndef ATTN_CPU_LEVEL_H
 #define ATTN_CPU_LEVEL_H
 
+#include "features.h"
 #include "internal.h"
 
 /* A block of query rows of one kv head against a range of keys. Row r is query r / group of head
@@ -13,7 +14,7 @@ typedef struct attn_cpu_block {
     attn_sequence seq;
     int64_t b, hkv;
     int64_t row; /* first row */
-    int rows;    /* 1 .. q_rows of the level */
+    int rows;    /* 1 .. what scratch was sized for */
     int64_t key, key_end;
     uint64_t dropout_key;
 } attn_cpu_block;
@@ -28,10 +29,15 @@ typedef struct attn_cpu_state {
 
 typedef struct attn_cpu_level {
     const char *name;
-    int q_rows, k_cols;
-    size_t (*scratch_bytes)(const attn_job *job); /* of one thread; a multiple of 64 */
+    unsigned needs; /* attn_cpu_features */
+    int row_step;   /* rows of a block: multiples of it, except the last block's; results do not depend on them */
+    int key_step;   /* pieces of a sequence's keys begin at multiples of it */
+    int (*task_rows)(const attn_job *job, size_t l2_bytes); /* most rows of a block, a multiple of row_step */
+    size_t (*scratch_bytes)(const attn_job *job, int rows); /* of one thread; a multiple of 64; grows with rows */
     /* Fills `state` with pointers into scratch. */
     void (*forward)(const attn_cpu_block *block, void *scratch, attn_cpu_state *state);
+    /* out[d] = o[d] * factor / divisor, rounded to dtype (a float type); may overwrite o. */
+    void (*store_row)(char *out, int32_t dtype, int64_t n, float *o, float factor, float divisor);
 } attn_cpu_level;
 
 #define LEVEL(name) extern const attn_cpu_level attn_cpu_level_##name;
@@ -39,8 +45,8 @@ typedef struct attn_cpu_level {
 #undef LEVEL
 
 const attn_cpu_level *attn_cpu_find_level(const char *name); /* NULL: not built, or not on this processor */
-const attn_cpu_level *attn_cpu_best_level(void);
-const char *attn_cpu_level_names(void); /* of the build, " scalar ..." */
+const attn_cpu_level *attn_cpu_best_level(void);             /* of this processor */
+const char *attn_cpu_level_names(void);                      /* of the build, " scalar ..." */
 
 /* The backend's operations, forward.c to dropout.c. */
 attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan);

@@ -45,8 +45,16 @@ static scratch layout(const attn_job *job, float *base)
     return t;
 }
 
-static size_t scratch_bytes(const attn_job *job)
+static int task_rows(const attn_job *job, size_t l2_bytes)
 {
+    (void)job;
+    (void)l2_bytes;
+    return Q_ROWS;
+}
+
+static size_t scratch_bytes(const attn_job *job, int rows)
+{
+    (void)rows;
     int64_t d = job->head_dim, dv = attn_round_up(job->head_dim_v, LANES);
     int64_t floats = Q_ROWS * K_COLS + (Q_ROWS + K_COLS) * (d + dv) + attn_round_up(attn_max(d, dv), 16) + 2 * Q_ROWS;
     return (size_t)attn_round_up(floats * (int64_t)sizeof(float), 64);
@@ -196,10 +204,17 @@ static void forward(const attn_cpu_block *w, void *memory, attn_cpu_state *state
     }
 }
 
+static void store_row(char *out, int32_t dtype, int64_t n, float *o, float factor, float divisor)
+{
+    for (int64_t d = 0; d < n; d++) attn_store_element(out, dtype, d, o[d] * factor / divisor);
+}
+
 const attn_cpu_level attn_cpu_level_scalar = {
     .name = "scalar",
-    .q_rows = Q_ROWS,
-    .k_cols = K_COLS,
+    .row_step = Q_ROWS,
+    .key_step = K_COLS,
+    .task_rows = task_rows,
     .scratch_bytes = scratch_bytes,
     .forward = forward,
+    .store_row = store_row,
 };

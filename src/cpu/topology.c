@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+enum { DEFAULT_L2 = 512 << 10 }; /* where nobody says */
+
 static pthread_once_t load_once = PTHREAD_ONCE_INIT;
 static hwloc_topology_t topology; /* NULL: no /sys, or hwloc failed: the scheduler answers instead */
 
@@ -44,6 +46,19 @@ static int32_t count_cores(void)
     return cores;
 }
 
+/* The share of one core in the smallest L2 cache: kernels keep their tiles there. */
+static size_t share_of_l2(void)
+{
+    size_t least = 0;
+    hwloc_obj_t cache = NULL;
+    while ((cache = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_L2CACHE, cache)) != NULL) {
+        int cores = hwloc_get_nbobjs_inside_cpuset_by_type(topology, cache->cpuset, HWLOC_OBJ_CORE);
+        size_t share = cache->attr->cache.size / (size_t)(cores > 1 ? cores : 1);
+        if (share && (!least || share < least)) least = share;
+    }
+    return least;
+}
+
 attn_host attn_cpu_host(void)
 {
     attn_host host = {0};
@@ -51,6 +66,8 @@ attn_host attn_cpu_host(void)
     const char *model = NULL;
     if (topology) {
         host.cores = count_cores();
+        host.l2_bytes = share_of_l2();
+        host.numa_nodes = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE);
         host.memory_bytes = hwloc_get_root_obj(topology)->total_memory;
         hwloc_obj_t package = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_PACKAGE, NULL);
         model = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
@@ -60,6 +77,8 @@ attn_host attn_cpu_host(void)
     if (host.cores < 1) host.cores = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
     if (host.cores < 1) host.cores = 1;
     if (host.memory_bytes == 0) host.memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    if (host.l2_bytes == 0) host.l2_bytes = DEFAULT_L2;
+    if (host.numa_nodes < 1) host.numa_nodes = 1;
     snprintf(host.name, sizeof host.name, "%s", model ? model : "CPU");
     return host;
 }

@@ -33,6 +33,7 @@ static int same_places(double x, double ref, int32_t dtype)
 
 struct extremes {
     double x, naive, ref; /* largest |x - ref|, |naive - ref|, |ref| */
+    double score;         /* and row_rule_score_rounding */
 };
 
 /* Returns the share of the row rule that row `row` uses up. */
@@ -54,6 +55,7 @@ static double row_share(const struct suite_built *t, const struct suite_truth *t
         most->ref = fmax(most->ref, fabs(ref));
     }
     struct row_terms terms = {truth->value_terms[row], truth->absolute_terms[row], truth->largest_score[row]};
+    most->score = fmax(most->score, row_rule_score_rounding(&terms, dv));
     double limit = row_rule_limit(&terms, 2, row_rule_unit(dtype), naive_error, rounding);
     if (error == 0 || !isfinite(limit)) return 0;
     return limit > 0 ? sqrt(error / limit) : INFINITY;
@@ -88,7 +90,8 @@ void suite_judge(struct suite_check *check, const struct suite_built *t, const s
         if (!(share <= 1))
             suite_expect(check, 0, "%s: %.3g of the row rule", place_of(t, row, place, sizeof place), share);
     }
-    double limit = 2 * most.naive + 2 * row_rule_rounding(row_rule_type(t->c.q_type, t->c.out_type), most.ref);
+    int32_t dtype = row_rule_type(t->c.q_type, t->c.out_type);
+    double limit = 2 * most.naive + 2 * row_rule_rounding(dtype, most.ref) + most.score;
     if (most.x > 0) check->worst = fmax(check->worst, most.x / limit);
     suite_expect(check, most.x <= limit, "max |x - ref| %.4g, allowed %.4g (naive %.4g, max |ref| %.4g)", most.x, limit,
                  most.naive, most.ref);

@@ -1,0 +1,682 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The forward kernel of the vector levels: one text, compiled once a level with its vectors (vector_NAME.h).
+ *
+ * Forward of one block (docs/semantics.md section 1), for each step of STEP keys:
+ *     S = scale Q K'  ->  softcap, bias, ALiBi, mask  ->  m' = max(m, rowmax S)
+ *     P = exp(S - m'), l = l exp(m - m') + rowsum P, O = O exp(m - m') + (keep P) V
+ *
+ * Many rows (forward_tiles). K and V of the step are packed once for all rows of the block: K into panels of W keys
+ * [STEP/W][D][W], V into panels of W columns [Dv/W][STEP][W]; 16-bit and quantised types become float32 on the way.
+ * The rows follow in strips of STRIP: QK', softmax, PV, so that S stays in the L1 or L2 cache. Both products are a
+ * register tile of TILE_ROWS x 2W sums: for each k two vectors of the panels and a broadcast of each row's element,
+ *     lane n of sum[r][v] = sum over k of a[r][k] b[k][vW + n].
+ * Steps begin at multiples of STEP in the sequence, panels at multiples of W, whatever the block's band is, so that a
+ * sum's order is the same for every cut into blocks; what a panel holds of keys outside the band is zero.
+ *
+ * Few rows (forward_few; decode): packing would cost more than it saves. Dot products along D with keys straight from the
+ * caller's memory, up to 4 rows sharing each load; W sums are reduced together. During QK' the step's V is prefetched,
+ * during PV the next step's K.
+ *
+ * Bytes, many rows of f32: a block of R rows reads Sk (D + Dv) 4 bytes of K and V and works 4 Sk R D flops: with R =
+ * 252, D = Dv = 128 63 flops a byte. Few rows: K and V once, all heads of a group together.
+ * Scratch of a thread, float32: Q [rows][D], O [rows][Dv], K and V of a step, S [STRIP][STEP], one panel of rows.
+ *
+ * -inf: a row whose scores are all -inf keeps m = -inf and exponents are taken against 0, so it adds exact zeros.
+ * NaN: a NaN score is passed over by the maximum but makes l, and so the row, NaN. */
+#ifndef ATTN_CPU_FORWARD_VECTOR_H
+#define ATTN_CPU_FORWARD_VECTOR_H
+
+#include "level.h"
+#include "vector.h"
+
+enum {
+    STEP = 128,            /* keys packed at a time */
+    STRIP = 4 * TILE_ROWS, /* rows between QK' and PV */
+    ROW_STEP = 2 * TILE_ROWS < 24 ? 24 : 2 * TILE_ROWS,
+    MOST_ROWS = 9 * ROW_STEP,
+    FEW_ROWS = 12, /* of a sequence's head group, up to which forward_few is faster (docs/performance.md) */
+    FEW_STEP = 64, /* keys at a time then: f16, D = 128: K and V 16 KiB each */
+    SHARE = 4,     /* rows that share a loaded key or value then */
+    ROOM = (STRIP + W - 1) / W * W
+};
+
+typedef struct scratch {
+    float *q;      /* many: [tile][D][TILE_ROWS]; few: [rows][D'] */
+    float *s;      /* [STRIP][STEP] */
+    float *k;      /* many: [STEP / W][D'][W]; few: widened rows [FEW_STEP][D'] */
+    float *v;      /* many: [Dv' / W][STEP][W]; few: widened rows [FEW_STEP][Dv'] */
+    float *o;      /* [rows][Dv'] */
+    float *row;    /* [W][max(D', Dv')] */
+    float *m, *l;  /* [rows] */
+    int64_t d, dv; /* D' and Dv': D and Dv rounded up to W; zeros there */
+} scratch;
+
+static int64_t scratch_floats(const attn_job *job, int64_t rows, scratch *t, float *base)
+{
+    int64_t d = attn_round_up(job->head_dim, W), dv = attn_round_up(job->head_dim_v, W), floats = 0;
+    rows = attn_round_up(rows, ROW_STEP);
+    const int64_t size[8] = {rows * d,
+                             STRIP * STEP,
+                             STEP * d,
+                             STEP * dv,
+                             rows * dv,
+                             W * attn_max(d, dv),
+                             attn_round_up(rows, 16),
+                             attn_round_up(rows, 16)};
+    float **part[8] = {&t->q, &t->s, &t->k, &t->v, &t->o, &t->row, &t->m, &t->l};
+    for (int n = 0; n < 8; n++) {
+        if (base) *part[n] = base + floats;
+        floats += attn_round_up(size[n], 16); /* 64 bytes */
+    }
+    t->d = d;
+    t->dv = dv;
+    return floats;
+}
+
+static size_t scratch_bytes(const attn_job *job, int rows)
+{
+    scratch unused;
+    return (size_t)scratch_floats(job, rows, &unused, NULL) * sizeof(float);
+}
+
+/* As many rows as share the L2 cache with a step's K and V; but packing is worth it from some rows on. */
+static int task_rows(const attn_job *job, size_t l2_bytes)
+{
+    int64_t d = attn_round_up(job->head_dim, W) + attn_round_up(job->head_dim_v, W);
+    int64_t floats = (int64_t)(l2_bytes / 4 * 3 / sizeof(float)) - STEP * d - STRIP * STEP;
+    int64_t rows = floats / attn_max(d, 1) / ROW_STEP * ROW_STEP;
+    return (int)(rows < 4 * ROW_STEP ? 4 * ROW_STEP : rows > MOST_ROWS ? MOST_ROWS : rows);
+}
+
+/* ---- rows in and out --------------------------------------------------------------------------- */
+
+/* Elements [0, n) of a row as floats, then zeros up to a multiple of W. */
+static void widen_row(const attn_view *view, int64_t batch, int64_t h, int64_t row, int64_t n, float *x)
+{
+    const char *p = attn_element(view, attn_row_offset(view, batch, h, row));
+    int64_t whole = n / W * W;
+    if (view->dtype == ATTN_F16) {
+        for (int64_t d = 0; d < whole; d += W) vf_store(x + d, vf_load_f16(p + 2 * d));
+        for (int64_t d = whole; d < n; d++) x[d] = attn_f16_to_f32(attn_load_u16(p + 2 * d));
+    } else if (view->dtype == ATTN_BF16) {
+        for (int64_t d = 0; d < whole; d += W) vf_store(x + d, vf_load_bf16(p + 2 * d));
+        for (int64_t d = whole; d < n; d++) x[d] = attn_bf16_to_f32(attn_load_u16(p + 2 * d));
+    } else {
+        attn_read_row(view, batch, h, row, n, x);
+    }
+    for (int64_t d = n; d < attn_round_up(n, W); d++) x[d] = 0.0f;
+}
+
+static void store_row(char *out, int32_t dtype, int64_t n, float *o, float factor, float divisor)
+{
+    float x[W];
+    vf f = vf_set1(factor), l = vf_set1(divisor);
+    for (int64_t d = 0; d < n; d += W) {
+        /* + 0 makes -0 a 0: underflow may leave either, by how many fully masked steps came after */
+        vf y = vf_add(vf_div(vf_mul(vf_load(o + d), f), l), vf_zero());
+        int64_t left = n - d;
+        if (left < W) {
+            vf_store(x, y);
+            for (int64_t e = 0; e < left; e++) attn_store_element(out, dtype, d + e, x[e]);
+        } else if (dtype == ATTN_F32) {
+            vf_store((float *)(void *)out + d, y);
+        } else if (dtype == ATTN_F16) {
+            vf_store_f16(out + 2 * d, y);
+        } else {
+            vf_store_bf16(out + 2 * d, y);
+        }
+    }
+}
+
+/* Where rows of the block's head lie in memory: rows[n] for key + n, n in [from, to). */
+static void find_rows(const attn_cpu_block *w, const attn_view *view, int64_t key, int from, int to, const char **rows)
+{
+    for (int n = from; n < to; n++) {
+        int64_t batch, row;
+        attn_key_place(w->job, &w->seq, w->b, key + n, &batch, &row);
+        rows[n] = attn_element(view, attn_row_offset(view, batch, w->hkv, row));
+    }
+}
+
+/* Rows that kernels can load as they are; others are widened to float32 first. */
+static int is_direct(const attn_view *view, int64_t n) { return is_float_type(view->dtype) && n % W == 0; }
+
+static int64_t query_of(const attn_cpu_block *w, int64_t r) { return (w->row + r) / w->job->group; }
+
+static int64_t head_of(const attn_cpu_block *w, int64_t r)
+{
+    return w->hkv * w->job->group + (w->row + r) % w->job->group;
+}
+
+static void widen_query(const attn_cpu_block *w, int64_t r, float *x)
+{
+    widen_row(&w->job->q, w->seq.q_batch, head_of(w, r), w->seq.q_row + query_of(w, r), w->job->head_dim, x);
+}
+
+static void widen_key(const attn_cpu_block *w, const attn_view *view, int64_t key, int64_t n, float *x)
+{
+    int64_t batch, row;
+    attn_key_place(w->job, &w->seq, w->b, key, &batch, &row);
+    widen_row(view, batch, w->hkv, row, n, x);
+}
+
+/* ---- scores to P, the same for few and many rows ------------------------------------------------- */
+
+/* The columns of a step that a set of rows sees: [c0, c1) of them, within [a0, a1), whole vectors; `edge` if some
+ * row does not see all of [a0, a1). */
+typedef struct columns {
+    int64_t key; /* of column 0 */
+    int c0, c1, a0, a1;
+    int edge;
+} columns;
+
+static columns columns_of(const attn_cpu_block *w, int64_t row, int64_t rows, int64_t key, int step)
+{
+    columns c = {.key = key};
+    int64_t first, end, last_first, first_end;
+    attn_visible(w->job, &w->seq, query_of(w, row), &first, &first_end);
+    attn_visible(w->job, &w->seq, query_of(w, row + rows - 1), &last_first, &end);
+    first = attn_max(first, w->key);
+    end = attn_min(end, w->key_end);
+    c.c0 = (int)attn_min(step, attn_max(0, first - key));
+    c.c1 = (int)attn_max(c.c0, attn_min(step, end - key));
+    c.a0 = c.c0 / W * W;
+    c.a1 = (c.c1 + W - 1) / W * W;
+    c.edge = attn_max(last_first, w->key) > key + c.a0 || attn_min(first_end, w->key_end) < key + c.a1;
+    return c;
+}
+
+static void softcap_row(float cap, const columns *c, float *s)
+{
+    vf x = vf_set1(cap);
+    for (int n = c->a0; n < c->a1; n += W) vf_store(s + n, vf_mul(x, vf_tanh(vf_div(vf_load(s + n), x))));
+}
+
+static void bias_row(const attn_view *bias, int64_t offset, const columns *c, float *s)
+{
+    int64_t step = bias->stride[3];
+    int n = c->c0;
+    offset += n * step;
+    if (bias->dtype == ATTN_BOOL) {
+        for (; n < c->c1; n++, offset += step)
+            if (!bias->data[offset]) s[n] = -INFINITY;
+        return;
+    }
+    if (step == 1) {
+        const char *p = attn_element(bias, offset);
+        int whole = n + (c->c1 - n) / W * W, from = n;
+        if (bias->dtype == ATTN_F32)
+            for (; n < whole; n += W) vf_store(s + n, vf_add(vf_load(s + n), vf_load_as(ATTN_F32, p, n - from)));
+        else if (bias->dtype == ATTN_F16)
+            for (; n < whole; n += W) vf_store(s + n, vf_add(vf_load(s + n), vf_load_as(ATTN_F16, p, n - from)));
+        else
+            for (; n < whole; n += W) vf_store(s + n, vf_add(vf_load(s + n), vf_load_as(ATTN_BF16, p, n - from)));
+        offset += n - from;
+    }
+    for (; n < c->c1; n++, offset += step) s[n] += attn_load_float(bias, offset);
+}
+
+static void alibi_row(float slope, int64_t centre, const columns *c, float *s)
+{
+    int64_t distance = centre - c->key;                /* from column 0 to the aligned key */
+    if (distance > -(1 << 23) && distance < 1 << 23) { /* exact in float32 */
+        vf at = vf_sub(vf_set1((float)distance), vf_iota()), minus = vf_set1(-slope);
+        for (int n = c->a0; n < c->a1; n += W)
+            vf_store(s + n, vf_add(vf_load(s + n), vf_mul(minus, vf_abs(vf_sub(at, vf_set1((float)n))))));
+    } else {
+        for (int n = c->a0; n < c->a1; n++) s[n] -= slope * (float)(distance > n ? distance - n : n - distance);
+    }
+}
+
+/* Scores of row r: everything of section 1 up to the mask, in its order. */
+static void finish_scores(const attn_cpu_block *w, int64_t r, const columns *c, float *s)
+{
+    const attn_job *job = w->job;
+    int64_t i = query_of(w, r), h = head_of(w, r), first, end;
+    if (job->softcap > 0.0f) softcap_row(job->softcap, c, s);
+    if (job->bias.data) bias_row(&job->bias, attn_bias_offset(&job->bias, w->b, h, i, c->key), c, s);
+    if (job->alibi) alibi_row(attn_alibi_slope(job, w->b, h), i + w->seq.diagonal, c, s);
+    if (!c->edge) return;
+    attn_visible(job, &w->seq, i, &first, &end);
+    first = attn_max(first, w->key) - c->key;
+    end = attn_min(end, w->key_end) - c->key;
+    for (int n = c->a0; n < c->a1 && n < first; n++) s[n] = -INFINITY;
+    for (int n = (int)attn_max(c->a0, end); n < c->a1; n++) s[n] = -INFINITY;
+}
+
+static int has_finish(const attn_job *job) { return job->softcap > 0.0f || job->bias.data || job->alibi; }
+
+/* Keeps or drops P of row r. Columns 8 n .. 8 n + 7 are two calls of Philox. */
+static void drop_row(const attn_cpu_block *w, int64_t r, const columns *c, float *p)
+{
+    const attn_job *job = w->job;
+    uint32_t i = (uint32_t)(job->row_origin + query_of(w, r)), h = (uint32_t)(job->head_origin + head_of(w, r));
+    uint32_t b = (uint32_t)(job->batch_origin + w->b);
+    for (int n = c->c0; n < c->c1;) {
+        uint64_t column = (uint64_t)(job->column_origin + c->key + n), eight = column & ~(uint64_t)7;
+        attn_philox half[2];
+        half[0] = attn_philox_4x32_10(attn_dropout_group(eight), i, h, b, w->dropout_key);
+        half[1] = attn_philox_4x32_10(attn_dropout_group(eight + 2), i, h, b, w->dropout_key);
+        for (; n < c->c1 && column < eight + 8; n++, column++) {
+            uint32_t word = half[column >> 1 & 1].word[attn_dropout_word(column)];
+            p[n] = word >= job->keep_threshold ? p[n] * job->keep_factor : 0.0f;
+        }
+    }
+}
+
+/* S of rows [r0, r0 + rows) to P in place; updates m and l. shrink: the factors by which sums so far shrink. */
+static void softmax_rows(const attn_cpu_block *w, const scratch *t, int r0, int rows, const columns *c, float *shrink)
+{
+    float base[ROOM] = {0}, total[ROOM] = {0};
+    int finish = has_finish(w->job) || c->edge;
+    for (int r = 0; r < rows; r++) {
+        float *s = t->s + r * STEP;
+        if (finish) finish_scores(w, r0 + r, c, s);
+        vf m = vf_set1(t->m[r0 + r]);
+        for (int n = c->a0; n < c->a1; n += W) m = vf_max(vf_load(s + n), m);
+        base[r] = vf_largest(m);
+    }
+    for (int r = 0; r < rows; r++) {
+        float m = base[r];
+        base[r] = m == -INFINITY ? 0.0f : m;
+        shrink[r] = t->m[r0 + r] - base[r];
+        t->m[r0 + r] = m;
+    }
+    for (int r = 0; r < rows; r += W) vf_store(shrink + r, vf_exp(vf_load(shrink + r)));
+    for (int r = 0; r < rows; r++) {
+        float *s = t->s + r * STEP;
+        vf b = vf_set1(base[r]), sum = vf_zero();
+        for (int n = c->a0; n < c->a1; n += W) {
+            vf p = vf_exp(vf_sub(vf_load(s + n), b));
+            vf_store(s + n, p);
+            sum = vf_add(sum, p);
+        }
+        total[r] = vf_total(sum);
+    }
+    for (int r = 0; r < rows; r++) t->l[r0 + r] = t->l[r0 + r] * shrink[r] + total[r];
+    if (w->job->has_dropout)
+        for (int r = 0; r < rows; r++) drop_row(w, r0 + r, c, t->s + r * STEP);
+}
+
+/* ---- many rows: packing -------------------------------------------------------------------------- */
+
+/* W rows as a panel [d][W]. */
+ALWAYS_INLINE void pack_transposed_as(int32_t type, const char *const *rows, int64_t d, float *panel)
+{
+    for (int64_t at = 0; at < d; at += W) {
+        vf x[W];
+#pragma GCC unroll 16
+        for (int n = 0; n < W; n++) x[n] = vf_load_as(type, rows[n], at);
+        vf_transpose(x);
+#pragma GCC unroll 16
+        for (int n = 0; n < W; n++) vf_store(panel + (at + n) * W, x[n]);
+    }
+}
+
+static void pack_transposed(int32_t type, const char *const *rows, int64_t d, float *panel)
+{
+    if (type == ATTN_F32) pack_transposed_as(ATTN_F32, rows, d, panel);
+    else if (type == ATTN_F16) pack_transposed_as(ATTN_F16, rows, d, panel);
+    else pack_transposed_as(ATTN_BF16, rows, d, panel);
+}
+
+/* Panels of K for the columns [a0, a1); columns outside [c0, c1) are zero. */
+static void pack_keys(const attn_cpu_block *w, const scratch *t, const columns *c)
+{
+    static const float zeros[ATTN_MAX_HEAD_DIM];
+    const attn_view *k = &w->job->k;
+    const int direct = is_direct(k, w->job->head_dim);
+    const char *rows[STEP];
+    if (direct) find_rows(w, k, c->key, c->c0, c->c1, rows);
+    for (int n = c->a0; n < c->a1; n += W) {
+        for (int j = 0; j < W; j++) {
+            if (n + j < c->c0 || n + j >= c->c1) {
+                rows[n + j] = (const char *)zeros;
+            } else if (!direct) {
+                widen_key(w, k, c->key + n + j, w->job->head_dim, t->row + j * t->d);
+                rows[n + j] = (const char *)(t->row + j * t->d);
+            }
+        }
+        pack_transposed(direct ? k->dtype : ATTN_F32, rows + n, t->d, t->k + n * t->d);
+    }
+}
+
+/* A row of V to its place in every panel. */
+ALWAYS_INLINE void pack_value_as(int32_t type, const char *row, int64_t dv, float *panel)
+{
+    for (int64_t d = 0; d < dv; d += W) vf_store(panel + d * STEP, vf_load_as(type, row, d));
+}
+
+/* Panels of V for the columns [c0, c1). */
+static void pack_values(const attn_cpu_block *w, const scratch *t, const columns *c)
+{
+    const attn_view *v = &w->job->v;
+    const int direct = is_direct(v, w->job->head_dim_v);
+    const char *rows[STEP];
+    if (direct) find_rows(w, v, c->key, c->c0, c->c1, rows);
+    for (int n = c->c0; n < c->c1; n++) {
+        float *panel = t->v + n * W;
+        if (!direct) {
+            widen_key(w, v, c->key + n, w->job->head_dim_v, t->row);
+            pack_value_as(ATTN_F32, (const char *)t->row, t->dv, panel);
+        } else if (v->dtype == ATTN_F32) {
+            pack_value_as(ATTN_F32, rows[n], t->dv, panel);
+        } else if (v->dtype == ATTN_F16) {
+            pack_value_as(ATTN_F16, rows[n], t->dv, panel);
+        } else {
+            pack_value_as(ATTN_BF16, rows[n], t->dv, panel);
+        }
+    }
+}
+
+/* Q in tiles of tile_rows rows: element d of a tile's row r at [d][r]. */
+static void pack_queries(const attn_cpu_block *w, const scratch *t, int tile_rows)
+{
+    for (int r = 0; r < w->rows; r++) {
+        float *tile = t->q + (int64_t)(r / tile_rows) * TILE_ROWS * w->job->head_dim + r % tile_rows;
+        widen_query(w, r, t->row);
+        for (int64_t d = 0; d < w->job->head_dim; d++) tile[d * TILE_ROWS] = t->row[d];
+    }
+}
+
+/* ---- many rows: products ------------------------------------------------------------------------- */
+
+/* sum[r][v] = sum over k of a[r * a_row + k * a_step] * b[v * b_panel + k * W ...]; all but depth and the
+ * pointers are constants wherever it is called, so that the sums are registers and a's offsets are immediate. */
+ALWAYS_INLINE void product(int rows, int vectors, int64_t depth, const float *a, int a_row, int a_step, const float *b,
+                           int64_t b_panel, vf sum[TILE_ROWS][2])
+{
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) sum[r][v] = vf_zero();
+    for (int64_t k = 0; k < depth; k++) {
+        vf b0 = vf_load(b), b1 = vectors > 1 ? vf_load(b + b_panel) : b0;
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++) {
+            vf x = vf_set1(a[r * a_row]);
+            sum[r][0] = vf_fma(x, b0, sum[r][0]);
+            if (vectors > 1) sum[r][1] = vf_fma(x, b1, sum[r][1]);
+        }
+        a += a_step;
+        b += W;
+    }
+}
+
+ALWAYS_INLINE void score_tile(int rows, int vectors, int64_t d, const float *q, const float *k, int64_t panel,
+                              float scale, float *s)
+{
+    vf sum[TILE_ROWS][2], f = vf_set1(scale);
+    product(rows, vectors, d, q, 1, TILE_ROWS, k, panel, sum);
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) vf_store(s + r * STEP + v * W, vf_mul(sum[r][v], f));
+}
+
+ALWAYS_INLINE void value_tile(int rows, int vectors, int64_t keys, const float *p, const float *v, const float *shrink,
+                              float *o, int64_t o_stride)
+{
+    vf sum[TILE_ROWS][2];
+    product(rows, vectors, keys, p, STEP, 1, v, STEP * W, sum);
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+        for (int n = 0; n < vectors; n++) {
+            float *at = o + r * o_stride + n * W;
+            vf_store(at, vf_fma(vf_load(at), vf_set1(shrink[r]), sum[r][n]));
+        }
+}
+
+/* One function a size, not one with a switch inside the loops: the sizes change between calls only. */
+#define CASE(n)                                                                                               \
+  static void score_tile_##n(int64_t d, const float *q, const float *k, int64_t panel, float scale, float *s) \
+  {                                                                                                           \
+    score_tile(n, 2, d, q, k, panel, scale, s);                                                               \
+  }                                                                                                           \
+  static void score_half_##n(int64_t d, const float *q, const float *k, int64_t panel, float scale, float *s) \
+  {                                                                                                           \
+    score_tile(n, 1, d, q, k, panel, scale, s);                                                               \
+  }                                                                                                           \
+  static void value_tile_##n(int64_t keys, const float *p, const float *v, const float *shrink, float *o,     \
+                             int64_t o_stride)                                                                \
+  {                                                                                                           \
+    value_tile(n, 2, keys, p, v, shrink, o, o_stride);                                                        \
+  }                                                                                                           \
+  static void value_half_##n(int64_t keys, const float *p, const float *v, const float *shrink, float *o,     \
+                             int64_t o_stride)                                                                \
+  {                                                                                                           \
+    value_tile(n, 1, keys, p, v, shrink, o, o_stride);                                                        \
+  }
+EACH_TILE_ROWS(CASE)
+#undef CASE
+
+typedef void score_function(int64_t d, const float *q, const float *k, int64_t panel, float scale, float *s);
+typedef void value_function(int64_t keys, const float *p, const float *v, const float *shrink, float *o,
+                            int64_t o_stride);
+
+static const struct tile_functions {
+    score_function *score, *score_half; /* two panels, one */
+    value_function *value, *value_half;
+} tiles[TILE_ROWS + 1] = {
+#define CASE(n) [n] = {score_tile_##n, score_half_##n, value_tile_##n, value_half_##n},
+    EACH_TILE_ROWS(CASE)
+#undef CASE
+};
+
+static void score_strip(const attn_cpu_block *w, const scratch *t, int r0, int rows, int tile_rows, const columns *c)
+{
+    const int64_t panel = t->d * W;
+    for (int n = c->a0; n < c->a1; n += 2 * W)
+        for (int r = 0; r < rows; r += tile_rows) {
+            const struct tile_functions *f = &tiles[rows - r < tile_rows ? rows - r : tile_rows];
+            const float *q = t->q + (int64_t)((r0 + r) / tile_rows) * TILE_ROWS * w->job->head_dim;
+            score_function *score = c->a1 - n > W ? f->score : f->score_half;
+            score(w->job->head_dim, q, t->k + n / W * panel, panel, w->job->scale, t->s + r * STEP + n);
+        }
+}
+
+static void value_strip(const scratch *t, int r0, int rows, int tile_rows, const columns *c, const float *shrink)
+{
+    for (int64_t d = 0; d < t->dv; d += 2 * W)
+        for (int r = 0; r < rows; r += tile_rows) {
+            const struct tile_functions *f = &tiles[rows - r < tile_rows ? rows - r : tile_rows];
+            value_function *value = t->dv - d > W ? f->value : f->value_half;
+            value(c->c1 - c->c0, t->s + r * STEP + c->c0, t->v + d * STEP + c->c0 * W, shrink + r,
+                  t->o + (r0 + r) * t->dv + d, t->dv);
+        }
+}
+
+static void forward_tiles(const attn_cpu_block *w, const scratch *t)
+{
+    int tile_rows = (int)attn_ceil_div(w->rows, attn_ceil_div(w->rows, TILE_ROWS)), strip = 4 * tile_rows;
+    pack_queries(w, t, tile_rows);
+    int64_t first, end, unused;
+    attn_visible(w->job, &w->seq, query_of(w, 0), &first, &unused);
+    attn_visible(w->job, &w->seq, query_of(w, w->rows - 1), &unused, &end);
+    end = attn_min(end, w->key_end);
+    for (int64_t key = attn_max(first, w->key) / STEP * STEP; key < end; key += STEP) {
+        columns all = columns_of(w, 0, w->rows, key, STEP);
+        pack_keys(w, t, &all);
+        pack_values(w, t, &all);
+        for (int r = 0; r < w->rows; r += strip) {
+            int rows = w->rows - r < strip ? w->rows - r : strip;
+            float shrink[ROOM];
+            columns c = columns_of(w, r, rows, key, STEP);
+            if (c.c0 >= c.c1) continue;
+            score_strip(w, t, r, rows, tile_rows, &c);
+            softmax_rows(w, t, r, rows, &c, shrink);
+            value_strip(t, r, rows, tile_rows, &c, shrink);
+        }
+    }
+}
+
+/* ---- few rows -------------------------------------------------------------------------------------- */
+
+/* Scores of `rows` rows against W / rows keys. */
+ALWAYS_INLINE void few_scores_as(int32_t type, int rows, const float *q, int64_t d, const char *const *keys,
+                                 float scale, float *s)
+{
+    const int count = W / rows;
+    vf sum[W];
+#pragma GCC unroll 16
+    for (int n = 0; n < W; n++) sum[n] = vf_zero();
+    for (int64_t at = 0; at < d; at += W) {
+        vf y[SHARE];
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) y[r] = vf_load(q + r * d + at);
+#pragma GCC unroll 16
+        for (int j = 0; j < count; j++) {
+            vf x = vf_load_as(type, keys[j], at);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) sum[r * count + j] = vf_fma(y[r], x, sum[r * count + j]);
+        }
+    }
+    float total[W];
+    vf_store(total, vf_mul(vf_totals(sum), vf_set1(scale)));
+    for (int r = 0; r < rows; r++) memcpy(s + r * STEP, total + r * count, (size_t)count * sizeof *total);
+}
+
+/* O of `rows` rows and `vectors` vectors of columns from d on. */
+ALWAYS_INLINE void few_values_as(int32_t type, int rows, int vectors, const char *const *values, int64_t d,
+                                 const columns *c, const float *p, const float *shrink, float *o, int64_t o_stride)
+{
+    vf sum[SHARE][SHARE];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) sum[r][v] = vf_zero();
+    for (int n = c->c0; n < c->c1; n++) {
+        vf x[SHARE];
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) x[v] = vf_load_as(type, values[n], d + v * W);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            vf y = vf_set1(p[r * STEP + n]);
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) sum[r][v] = vf_fma(y, x[v], sum[r][v]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) {
+            float *at = o + r * o_stride + d + v * W;
+            vf_store(at, vf_fma(vf_load(at), vf_set1(shrink[r]), sum[r][v]));
+        }
+}
+
+/* A few rows at a time: 4, then 2, then 1. */
+static int share_of(int rows) { return rows >= 4 ? 4 : rows >= 2 ? 2 : 1; }
+
+ALWAYS_INLINE void few_scores(int32_t type, const attn_cpu_block *w, const scratch *t, const columns *c,
+                              const char *const *keys, const char *const *next, int64_t next_bytes)
+{
+    for (int r = 0, share; r < w->rows; r += share) {
+        const float *q = t->q + r * t->d;
+        share = share_of(w->rows - r);
+        int count = W / share;
+        for (int n = c->a0; n < c->c1; n += count) {
+            float *s = t->s + r * STEP + n;
+            if (share == 4) few_scores_as(type, 4, q, t->d, keys + n, w->job->scale, s);
+            else if (share == 2) few_scores_as(type, 2, q, t->d, keys + n, w->job->scale, s);
+            else few_scores_as(type, 1, q, t->d, keys + n, w->job->scale, s);
+            if (r == 0 && next)
+                for (int j = n; j < n + count && j < c->c1; j++)
+                    for (int64_t at = 0; j >= c->c0 && at < next_bytes; at += 64) __builtin_prefetch(next[j] + at);
+        }
+    }
+}
+
+ALWAYS_INLINE void few_values(int32_t type, const attn_cpu_block *w, const scratch *t, const columns *c,
+                              const char *const *values, const float *shrink)
+{
+    for (int r = 0, share; r < w->rows; r += share) {
+        const float *p = t->s + r * STEP;
+        float *o = t->o + r * t->dv;
+        int64_t d = 0;
+        share = share_of(w->rows - r);
+        for (; d + W / 4 * W <= t->dv; d += W / 4 * W) {
+            if (share == 4) few_values_as(type, 4, W / 4, values, d, c, p, shrink + r, o, t->dv);
+            else if (share == 2) few_values_as(type, 2, W / 4, values, d, c, p, shrink + r, o, t->dv);
+            else few_values_as(type, 1, W / 4, values, d, c, p, shrink + r, o, t->dv);
+        }
+        for (; d < t->dv; d += W) {
+            if (share == 4) few_values_as(type, 4, 1, values, d, c, p, shrink + r, o, t->dv);
+            else if (share == 2) few_values_as(type, 2, 1, values, d, c, p, shrink + r, o, t->dv);
+            else few_values_as(type, 1, 1, values, d, c, p, shrink + r, o, t->dv);
+        }
+    }
+}
+
+/* Rows for the columns [c0, c1): in the caller's memory, or widened into `room`. Columns up to a1 that no row may read
+ * stand for a neighbour. */
+static void few_rows(const attn_cpu_block *w, const attn_view *view, int64_t n, int64_t padded, const columns *c,
+                     float *room, const char **rows)
+{
+    if (is_direct(view, n)) {
+        find_rows(w, view, c->key, c->c0, c->c1, rows);
+    } else {
+        for (int j = c->c0; j < c->c1; j++) {
+            widen_key(w, view, c->key + j, n, room + j * padded);
+            rows[j] = (const char *)(room + j * padded);
+        }
+    }
+    for (int j = c->a0; j < c->c0; j++) rows[j] = rows[c->c0];
+    for (int j = c->c1; j < c->a1; j++) rows[j] = rows[c->c1 - 1];
+}
+
+static void forward_few(const attn_cpu_block *w, const scratch *t)
+{
+    const attn_job *job = w->job;
+    const int32_t k_type = is_direct(&job->k, job->head_dim) ? job->k.dtype : ATTN_F32;
+    const int v_direct = is_direct(&job->v, job->head_dim_v);
+    const int32_t v_type = v_direct ? job->v.dtype : ATTN_F32;
+    const int64_t v_bytes = job->head_dim_v * (v_type == ATTN_F32 ? 4 : 2);
+    for (int r = 0; r < w->rows; r++) widen_query(w, r, t->q + r * t->d);
+    int64_t first, end, unused;
+    attn_visible(job, &w->seq, query_of(w, 0), &first, &unused);
+    attn_visible(job, &w->seq, query_of(w, w->rows - 1), &unused, &end);
+    end = attn_min(end, w->key_end);
+    for (int64_t key = attn_max(first, w->key) / FEW_STEP * FEW_STEP; key < end; key += FEW_STEP) {
+        columns c = columns_of(w, 0, w->rows, key, FEW_STEP);
+        const char *keys[FEW_STEP], *values[FEW_STEP];
+        float shrink[ROOM];
+        if (c.c0 >= c.c1) continue;
+        few_rows(w, &job->k, job->head_dim, t->d, &c, t->k, keys);
+        few_rows(w, &job->v, job->head_dim_v, t->dv, &c, t->v, values);
+        const char *const *next = v_direct ? values : NULL;
+        if (k_type == ATTN_F32) few_scores(ATTN_F32, w, t, &c, keys, next, v_bytes);
+        else if (k_type == ATTN_F16) few_scores(ATTN_F16, w, t, &c, keys, next, v_bytes);
+        else few_scores(ATTN_BF16, w, t, &c, keys, next, v_bytes);
+        softmax_rows(w, t, 0, w->rows, &c, shrink);
+        if (v_type == ATTN_F32) few_values(ATTN_F32, w, t, &c, values, shrink);
+        else if (v_type == ATTN_F16) few_values(ATTN_F16, w, t, &c, values, shrink);
+        else few_values(ATTN_BF16, w, t, &c, values, shrink);
+    }
+}
+
+static void forward(const attn_cpu_block *w, void *memory, attn_cpu_state *state)
+{
+    scratch t;
+    scratch_floats(w->job, w->rows, &t, memory);
+    *state = (attn_cpu_state){t.m, t.l, t.o, t.dv};
+    for (int r = 0; r < w->rows; r++) {
+        t.m[r] = -INFINITY;
+        t.l[r] = 0.0f;
+    }
+    memset(t.o, 0, (size_t)(w->rows * t.dv) * sizeof *t.o);
+    /* Which of the two must depend on the sequence only: they round differently. */
+    if (w->seq.q_len * w->job->group <= FEW_ROWS) forward_few(w, &t);
+    else forward_tiles(w, &t);
+}
+
+/* The level's table; its name is the file's. */
+#define FORWARD_VECTOR_LEVEL(level, features)     \
+  const attn_cpu_level attn_cpu_level_##level = { \
+      .name = #level,                             \
+      .needs = features,                          \
+      .row_step = ROW_STEP,                       \
+      .key_step = STEP,                           \
+      .task_rows = task_rows,                     \
+      .scratch_bytes = scratch_bytes,             \
+      .forward = forward,                         \
+      .store_row = store_row,                     \
+  }
+
+#endif

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the vector levels compute with: one header of vector operations a level (vector_NAME.h), and the functions of
+ * whole vectors that are the same text for all of them. A level's file defines VECTOR_HEADER and includes
+ * forward_vector.h, which includes this. */
+#ifndef ATTN_CPU_VECTOR_H
+#define ATTN_CPU_VECTOR_H
+
+#include "rows.h"
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define VECTOR ALWAYS_INLINE
+
+/* Below it exp() gives 0: a little above -126 ln 2, so that no result is subnormal. */
+#define EXP_LOWEST (-87.0f)
+
+#include VECTOR_HEADER
+
+/* exp(x) for x <= 0, about 1 ulp; exp(0) = 1; 0 below EXP_LOWEST. 2^(x log2 e) = 2^t 2^r, t whole, |r| <= 1/2, 2^r by a
+ * polynomial fitted to least relative error (2e-9) with constant 1. That log2 e is
+ * rounded to 24 bits costs 1.3e-8 |x|, at most 5e-9 of the largest term. */
+VECTOR vf vf_exp(vf x)
+{
+    const vf log2_e = vf_set1(1.44269504f);
+    vf t = vf_round(vf_mul(x, log2_e));
+    vf r = vf_fms(x, log2_e, t);
+    vf p = vf_set1(1.5353362e-4f);
+    p = vf_fma(p, r, vf_set1(1.3398875e-3f));
+    p = vf_fma(p, r, vf_set1(9.61843692e-3f));
+    p = vf_fma(p, r, vf_set1(5.55033237e-2f));
+    p = vf_fma(p, r, vf_set1(2.40226477e-1f));
+    p = vf_fma(p, r, vf_set1(6.93147182e-1f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    return vf_exp2_scale(p, t, x);
+}
+
+/* tanh(x), about 2 ulp. Near 0 an odd polynomial (error 4e-9), because 1 - exp(-2|x|) would cancel. */
+VECTOR vf vf_tanh(vf x)
+{
+    vf a = vf_abs(x), z = vf_mul(x, x), e = vf_exp(vf_mul(a, vf_set1(-2.0f)));
+    vf far = vf_div(vf_sub(vf_set1(1.0f), e), vf_add(vf_set1(1.0f), e));
+    vf p = vf_set1(-5.70498640e-3f);
+    p = vf_fma(p, z, vf_set1(2.06390861e-2f));
+    p = vf_fma(p, z, vf_set1(-5.37397154e-2f));
+    p = vf_fma(p, z, vf_set1(1.33314416e-1f));
+    p = vf_fma(p, z, vf_set1(-3.33332807e-1f));
+    vf near = vf_fma(vf_mul(a, z), p, a);
+    return vf_copysign(vf_select_less(a, vf_set1(0.625f), near, far), x);
+}
+
+/* W floats of a row of type F32, F16 or BF16, from element d. `type` is a constant wherever it is called. */
+VECTOR vf vf_load_as(int32_t type, const char *row, int64_t d)
+{
+    if (type == ATTN_F32) return vf_load((const float *)(const void *)row + d);
+    if (type == ATTN_F16) return vf_load_f16(row + 2 * d);
+    return vf_load_bf16(row + 2 * d);
+}
+
+ALWAYS_INLINE int is_float_type(int32_t type) { return type == ATTN_F32 || type == ATTN_F16 || type == ATTN_BF16; }
+
+#endif

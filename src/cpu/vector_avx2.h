@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Vectors of 8 floats: AVX2, FMA, F16C. See vector.h. */
+#ifndef ATTN_CPU_VECTOR_AVX2_H
+#define ATTN_CPU_VECTOR_AVX2_H
+
+#include <immintrin.h>
+
+enum {
+    W = 8,
+    TILE_ROWS = 6 /* 6 x 2 sums, 2 vectors of b, 1 broadcast: 15 of 16 registers */
+};
+
+/* One case a row count of a tile. */
+#define EACH_TILE_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6)
+
+typedef __m256 vf;
+
+VECTOR vf vf_zero(void) { return _mm256_setzero_ps(); }
+VECTOR vf vf_set1(float x) { return _mm256_set1_ps(x); }
+VECTOR vf vf_iota(void) { return _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7); }
+VECTOR vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+VECTOR void vf_store(float *p, vf x) { _mm256_storeu_ps(p, x); }
+
+VECTOR vf vf_load_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
+VECTOR vf vf_load_bf16(const void *p)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
+}
+VECTOR void vf_store_f16(void *p, vf x)
+{
+    _mm_storeu_si128(p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+VECTOR void vf_store_bf16(void *p, vf x)
+{
+    __m256i u = _mm256_castps_si256(x), top = _mm256_srli_epi32(u, 16);
+    __m256i odd = _mm256_and_si256(top, _mm256_set1_epi32(1));
+    __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+    __m256i quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
+    __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    __m256i bits = _mm256_blendv_epi8(rounded, quiet, is_nan);
+    __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(bits, bits), 0x08);
+    _mm_storeu_si128(p, _mm256_castsi256_si128(packed));
+}
+
+VECTOR vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+VECTOR vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+VECTOR vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+VECTOR vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+VECTOR vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+VECTOR vf vf_fms(vf a, vf b, vf c) { return _mm256_fmsub_ps(a, b, c); }
+/* b where one of them is NaN */
+VECTOR vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+VECTOR vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+VECTOR vf vf_copysign(vf magnitude, vf sign)
+{
+    const vf top = _mm256_set1_ps(-0.0f);
+    return _mm256_or_ps(_mm256_and_ps(top, sign), _mm256_andnot_ps(top, magnitude));
+}
+VECTOR vf vf_select_less(vf a, vf b, vf then, vf otherwise)
+{
+    return _mm256_blendv_ps(otherwise, then, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+
+VECTOR float vf_largest(vf a)
+{
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+VECTOR float vf_total(vf a)
+{
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+
+/* 2^t * p for t in [-126, 127] and whole; 0 where x < EXP_LOWEST, NaN where x is NaN. */
+VECTOR vf vf_exp2_scale(vf p, vf t, vf x)
+{
+    __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(t), _mm256_set1_epi32(127)), 23);
+    vf keep = _mm256_cmp_ps(x, _mm256_set1_ps(EXP_LOWEST), _CMP_NLT_UQ);
+    return _mm256_and_ps(keep, _mm256_mul_ps(p, _mm256_castsi256_ps(power)));
+}
+VECTOR vf vf_round(vf x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+/* Element n is the sum of the elements of x[n]. */
+VECTOR vf vf_totals(const vf x[8])
+{
+    vf half[2];
+    for (int n = 0; n < 2; n++) {
+        vf a = vf_add(_mm256_unpacklo_ps(x[4 * n], x[4 * n + 1]), _mm256_unpackhi_ps(x[4 * n], x[4 * n + 1]));
+        vf b = vf_add(_mm256_unpacklo_ps(x[4 * n + 2], x[4 * n + 3]), _mm256_unpackhi_ps(x[4 * n + 2], x[4 * n + 3]));
+        __m256d c = _mm256_castps_pd(a), d = _mm256_castps_pd(b);
+        half[n] = vf_add(_mm256_castpd_ps(_mm256_unpacklo_pd(c, d)), _mm256_castpd_ps(_mm256_unpackhi_pd(c, d)));
+    }
+    return vf_add(_mm256_permute2f128_ps(half[0], half[1], 0x20), _mm256_permute2f128_ps(half[0], half[1], 0x31));
+}
+
+/* x[i][j] <-> x[j][i] */
+VECTOR void vf_transpose(vf x[8])
+{
+    vf t[8], u[8];
+    for (int n = 0; n < 8; n += 2) {
+        t[n] = _mm256_unpacklo_ps(x[n], x[n + 1]);
+        t[n + 1] = _mm256_unpackhi_ps(x[n], x[n + 1]);
+    }
+    for (int n = 0; n < 8; n += 4)
+        for (int k = 0; k < 2; k++) {
+            __m256d a = _mm256_castps_pd(t[n + k]), b = _mm256_castps_pd(t[n + 2 + k]);
+            u[n + 2 * k] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
+            u[n + 2 * k + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+        }
+    for (int k = 0; k < 4; k++) {
+        x[k] = _mm256_permute2f128_ps(u[k], u[4 + k], 0x20);
+        x[4 + k] = _mm256_permute2f128_ps(u[k], u[4 + k], 0x31);
+    }
+}
+
+#endif

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Vectors of 16 floats: AVX-512 F, BW, DQ, VL, and F16C's conversions as AVX-512 has them. See vector.h. */
+#ifndef ATTN_CPU_VECTOR_AVX512_H
+#define ATTN_CPU_VECTOR_AVX512_H
+
+#include <immintrin.h>
+
+enum {
+    W = 16,
+    TILE_ROWS = 14 /* 14 x 2 sums, 2 vectors of b, 1 broadcast: 31 of 32 registers */
+};
+
+/* One case a row count of a tile. */
+#define EACH_TILE_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+
+typedef __m512 vf;
+
+VECTOR vf vf_zero(void) { return _mm512_setzero_ps(); }
+VECTOR vf vf_set1(float x) { return _mm512_set1_ps(x); }
+VECTOR vf vf_iota(void) { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+VECTOR vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+VECTOR void vf_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
+
+VECTOR vf vf_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
+VECTOR vf vf_load_bf16(const void *p)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
+}
+VECTOR void vf_store_f16(void *p, vf x)
+{
+    _mm256_storeu_si256(p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+VECTOR void vf_store_bf16(void *p, vf x)
+{
+    __m512i u = _mm512_castps_si512(x), top = _mm512_srli_epi32(u, 16);
+    __m512i odd = _mm512_and_si512(top, _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __m512i quiet = _mm512_or_si512(top, _mm512_set1_epi32(0x40));
+    __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(_mm512_srli_epi32(rounded, 16), is_nan, quiet)));
+}
+
+VECTOR vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+VECTOR vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+VECTOR vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+VECTOR vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+VECTOR vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+VECTOR vf vf_fms(vf a, vf b, vf c) { return _mm512_fmsub_ps(a, b, c); }
+/* b where one of them is NaN */
+VECTOR vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+VECTOR vf vf_abs(vf a) { return _mm512_abs_ps(a); }
+VECTOR vf vf_copysign(vf magnitude, vf sign)
+{
+    const __m512i top = _mm512_set1_epi32(INT32_MIN); /* a ? b : c in every bit */
+    return _mm512_castsi512_ps(
+        _mm512_ternarylogic_epi32(top, _mm512_castps_si512(sign), _mm512_castps_si512(magnitude), 0xca));
+}
+VECTOR vf vf_select_less(vf a, vf b, vf then, vf otherwise)
+{
+    return _mm512_mask_mov_ps(otherwise, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), then);
+}
+
+VECTOR float vf_largest(vf a) { return _mm512_reduce_max_ps(a); }
+VECTOR float vf_total(vf a) { return _mm512_reduce_add_ps(a); }
+
+/* 2^t * p for t in [-126, 127] and whole; 0 where x < EXP_LOWEST, NaN where x is NaN. */
+VECTOR vf vf_exp2_scale(vf p, vf t, vf x)
+{
+    __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_LOWEST), _CMP_NLT_UQ);
+    return _mm512_maskz_scalef_ps(keep, p, t);
+}
+VECTOR vf vf_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+/* Element n is the sum of the elements of x[n]. Three steps of pairwise addition, each halving the vectors. */
+VECTOR vf vf_totals(const vf x[16])
+{
+    vf quarter[4];
+    for (int n = 0; n < 4; n++) {
+        vf a = vf_add(_mm512_unpacklo_ps(x[4 * n], x[4 * n + 1]), _mm512_unpackhi_ps(x[4 * n], x[4 * n + 1]));
+        vf b = vf_add(_mm512_unpacklo_ps(x[4 * n + 2], x[4 * n + 3]), _mm512_unpackhi_ps(x[4 * n + 2], x[4 * n + 3]));
+        __m512d c = _mm512_castps_pd(a), d = _mm512_castps_pd(b);
+        quarter[n] = vf_add(_mm512_castpd_ps(_mm512_unpacklo_pd(c, d)), _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)));
+    }
+    vf a =
+        vf_add(_mm512_shuffle_f32x4(quarter[0], quarter[1], 0x44), _mm512_shuffle_f32x4(quarter[0], quarter[1], 0xee));
+    vf b =
+        vf_add(_mm512_shuffle_f32x4(quarter[2], quarter[3], 0x44), _mm512_shuffle_f32x4(quarter[2], quarter[3], 0xee));
+    return vf_add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
+/* x[i][j] <-> x[j][i] */
+VECTOR void vf_transpose(vf x[16])
+{
+    vf t[16], u[16];
+    for (int n = 0; n < 16; n += 2) {
+        t[n] = _mm512_unpacklo_ps(x[n], x[n + 1]);
+        t[n + 1] = _mm512_unpackhi_ps(x[n], x[n + 1]);
+    }
+    for (int n = 0; n < 16; n += 4)
+        for (int k = 0; k < 2; k++) {
+            __m512d a = _mm512_castps_pd(t[n + k]), b = _mm512_castps_pd(t[n + 2 + k]);
+            u[n + 2 * k] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            u[n + 2 * k + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+    /* u[4 g + k], lane L: rows 4 g .. 4 g + 3 of column 4 L + k */
+    for (int k = 0; k < 4; k++) {
+        vf a = _mm512_shuffle_f32x4(u[k], u[4 + k], 0x88), b = _mm512_shuffle_f32x4(u[8 + k], u[12 + k], 0x88);
+        vf c = _mm512_shuffle_f32x4(u[k], u[4 + k], 0xdd), d = _mm512_shuffle_f32x4(u[8 + k], u[12 + k], 0xdd);
+        x[k] = _mm512_shuffle_f32x4(a, b, 0x88);
+        x[8 + k] = _mm512_shuffle_f32x4(a, b, 0xdd);
+        x[4 + k] = _mm512_shuffle_f32x4(c, d, 0x88);
+        x[12 + k] = _mm512_shuffle_f32x4(c, d, 0xdd);
+    }
+}
+
+#endif
