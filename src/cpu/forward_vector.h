@@ -34,7 +34,6 @@ enum {
     STRIP = 4 * TILE_ROWS, /* rows between QK' and PV */
     ROW_STEP = 2 * TILE_ROWS < 24 ? 24 : 2 * TILE_ROWS,
     MOST_ROWS = 9 * ROW_STEP,
-    FEW_ROWS = 12, /* of a sequence's head group, up to which forward_few is faster (docs/performance.md) */
     FEW_STEP = 64, /* keys at a time then: f16, D = 128: K and V 16 KiB each */
     SHARE = 4,     /* rows that share a loaded key or value then */
     ROOM = (STRIP + W - 1) / W * W

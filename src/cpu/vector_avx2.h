@@ -7,7 +7,8 @@
 
 enum {
     W = 8,
-    TILE_ROWS = 6 /* 6 x 2 sums, 2 vectors of b, 1 broadcast: 15 of 16 registers */
+    TILE_ROWS = 6, /* 6 x 2 sums, 2 vectors of b, 1 broadcast: 15 of 16 registers */
+    FEW_ROWS = 24  /* of a sequence's head group, up to which forward_few is faster (docs/performance.md) */
 };
 
 /* One case a row count of a tile. */

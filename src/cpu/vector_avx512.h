@@ -7,7 +7,8 @@
 
 enum {
     W = 16,
-    TILE_ROWS = 14 /* 14 x 2 sums, 2 vectors of b, 1 broadcast: 31 of 32 registers */
+    TILE_ROWS = 14, /* 14 x 2 sums, 2 vectors of b, 1 broadcast: 31 of 32 registers */
+    FEW_ROWS = 16   /* of a sequence's head group, up to which forward_few is faster (docs/performance.md) */
 };
 
 /* One case a row count of a tile. */
