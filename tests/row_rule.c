@@ -27,7 +27,7 @@ static double score(const struct naive_problem *p, int64_t b, int64_t h, int64_t
 
 struct row_terms row_rule_terms(const struct naive_problem *p, int64_t b, int64_t h, int64_t i, double *scores)
 {
-    struct row_terms t = {0, 0, 0};
+    struct row_terms t = {.d = (double)p->D};
     double m = p->sink ? (double)p->sink[h] : -INFINITY, l = 0;
     for (int64_t j = 0; j < p->Sk; j++) {
         scores[j] = score(p, b, h, i, j);
@@ -44,6 +44,7 @@ struct row_terms row_rule_terms(const struct naive_problem *p, int64_t b, int64_
         if (scores[j] == 0) continue; /* a masked value may be anything */
         for (int64_t d = 0; d < p->Dv; d++) norm2 += v[j * p->Dv + d] * v[j * p->Dv + d];
         t.values += scores[j] * scores[j] * norm2;
+        if (scores[j] < ROW_RULE_LOST) t.lost += scores[j] * sqrt(norm2);
     }
     for (int64_t d = 0; d < p->Dv; d++) {
         double sum = 0;
@@ -66,8 +67,9 @@ double row_rule_rounding(int32_t dtype, double x)
 
 double row_rule_limit(const struct row_terms *terms, double m, double u, double naive, double rounding)
 {
-    double score = 4 * 0x1p-24 * (1 + terms->score);
-    return m * m * naive + 16 * u * u * terms->values + score * score * terms->absolute + 4 * rounding;
+    double score = fmax(4, sqrt(terms->d)) * 0x1p-24 * (1 + terms->score);
+    return m * m * naive + 16 * u * u * terms->values + score * score * terms->absolute + 4 * rounding +
+           terms->lost * terms->lost;
 }
 
 double row_rule_score_rounding(const struct row_terms *terms, int64_t dv)

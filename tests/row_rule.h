@@ -5,11 +5,16 @@
 
 #include "naive.h"
 
+/* P below it may count as 0: exp() of kernels need not know subnormal numbers. */
+#define ROW_RULE_LOST 0x1p-120
+
 /* What one row's terms are made of, in float64. */
 struct row_terms {
     double values;   /* sum over j of (P_j |V_j|)^2, |V_j| the norm of value j */
     double absolute; /* squared norm of sum over j of P_j |V_j|, by elements */
     double score;    /* max |s_j| over visible keys */
+    double d;        /* terms of each score */
+    double lost;     /* sum over j with P_j < ROW_RULE_LOST of P_j |V_j| */
 };
 
 /* Of query i of head h of sequence b. scores: room for Sk numbers. */

@@ -164,6 +164,7 @@ struct suite_truth { /* float64, by the suite's own code */
     double *value_terms;    /* sum over keys of P^2 |V|^2 */
     double *absolute_terms; /* |sum over keys of P |V||^2 */
     double *largest_score;  /* max |s|; 0 for an empty row */
+    double *lost_terms;     /* sum over keys with P < ROW_RULE_LOST of P |V| */
     double *lse_tolerance;
 };
 

@@ -54,7 +54,11 @@ static double row_share(const struct suite_built *t, const struct suite_truth *t
         most->naive = fmax(most->naive, fabs(dn));
         most->ref = fmax(most->ref, fabs(ref));
     }
-    struct row_terms terms = {truth->value_terms[row], truth->absolute_terms[row], truth->largest_score[row]};
+    struct row_terms terms = {.values = truth->value_terms[row],
+                              .absolute = truth->absolute_terms[row],
+                              .score = truth->largest_score[row],
+                              .lost = truth->lost_terms[row],
+                              .d = (double)t->c.d};
     most->score = fmax(most->score, row_rule_score_rounding(&terms, dv));
     double limit = row_rule_limit(&terms, 2, row_rule_unit(dtype), naive_error, rounding);
     if (error == 0 || !isfinite(limit)) return 0;

@@ -5,6 +5,8 @@
  * elements; each row still sums over d and over keys in order. */
 #include "suite_case.h"
 
+#include "row_rule.h"
+
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -145,6 +147,7 @@ static void tile_values(struct tile *w, int64_t row)
                 for (int64_t d = 0; d < dv; d++) out[d] += p * v[d];
                 for (int64_t d = 0; d < dv; d++) absolute[d] += p * fabs(v[d]);
                 w->truth->value_terms[row + i] += p * p * norm[j - j0];
+                if (p < ROW_RULE_LOST) w->truth->lost_terms[row + i] += p * sqrt(norm[j - j0]);
             }
         }
     }
@@ -205,7 +208,7 @@ static void truth_run(void *arg, int64_t n)
 int suite_truth_compute(struct suite_truth *truth, const struct suite_built *t)
 {
     size_t rows = (size_t)t->rows;
-    double *all = calloc(rows * (size_t)(t->c.dv + 5) + 1, sizeof *all);
+    double *all = calloc(rows * (size_t)(t->c.dv + 6) + 1, sizeof *all);
     memset(truth, 0, sizeof *truth);
     if (!all) return -1;
     truth->lse = all;
@@ -213,7 +216,8 @@ int suite_truth_compute(struct suite_truth *truth, const struct suite_built *t)
     truth->absolute_terms = all + 2 * rows;
     truth->largest_score = all + 3 * rows;
     truth->lse_tolerance = all + 4 * rows;
-    truth->out = all + 5 * rows;
+    truth->lost_terms = all + 5 * rows;
+    truth->out = all + 6 * rows;
     struct work w = {.t = t, .truth = truth};
     suite_parallel(suite_count_runs(t, ROWS), t->pairs * (double)(t->c.d + 2 * t->c.dv), truth_run, &w);
     return w.failed ? -1 : 0;
