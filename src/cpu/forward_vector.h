@@ -185,6 +185,16 @@ static columns columns_of(const attn_cpu_block *w, int64_t row, int64_t rows, in
     return c;
 }
 
+/* The block's keys that some row sees: [*first, *end). */
+static void band_of(const attn_cpu_block *w, int64_t *first, int64_t *end)
+{
+    int64_t unused;
+    attn_visible(w->job, &w->seq, query_of(w, 0), first, &unused);
+    attn_visible(w->job, &w->seq, query_of(w, w->rows - 1), &unused, end);
+    *first = attn_max(*first, w->key);
+    *end = attn_min(*end, w->key_end);
+}
+
 static void softcap_row(float cap, const columns *c, float *s)
 {
     vf x = vf_set1(cap);
@@ -487,11 +497,9 @@ static void forward_tiles(const attn_cpu_block *w, const scratch *t)
 {
     int tile_rows = (int)attn_ceil_div(w->rows, attn_ceil_div(w->rows, TILE_ROWS)), strip = 4 * tile_rows;
     pack_queries(w, t, tile_rows);
-    int64_t first, end, unused;
-    attn_visible(w->job, &w->seq, query_of(w, 0), &first, &unused);
-    attn_visible(w->job, &w->seq, query_of(w, w->rows - 1), &unused, &end);
-    end = attn_min(end, w->key_end);
-    for (int64_t key = attn_max(first, w->key) / STEP * STEP; key < end; key += STEP) {
+    int64_t first, end;
+    band_of(w, &first, &end);
+    for (int64_t key = first / STEP * STEP; key < end; key += STEP) {
         columns all = columns_of(w, 0, w->rows, key, STEP);
         pack_keys(w, t, &all);
         pack_values(w, t, &all);
@@ -533,9 +541,21 @@ ALWAYS_INLINE void few_scores_as(int32_t type, int rows, const float *q, int64_t
     for (int r = 0; r < rows; r++) memcpy(s + r * STEP, total + r * count, (size_t)count * sizeof *total);
 }
 
+/* What is read next, to be fetched meanwhile: bytes [from, to) of each row; rows NULL: nothing. */
+typedef struct prefetch {
+    const char *const *rows;
+    int64_t from, to;
+} prefetch;
+
+ALWAYS_INLINE void prefetch_row(const prefetch *next, int n)
+{
+    for (int64_t at = next->from; at < next->to; at += 64) __builtin_prefetch(next->rows[n] + at);
+}
+
 /* O of `rows` rows and `vectors` vectors of columns from d on. */
 ALWAYS_INLINE void few_values_as(int32_t type, int rows, int vectors, const char *const *values, int64_t d,
-                                 const columns *c, const float *p, const float *shrink, float *o, int64_t o_stride)
+                                 const columns *c, const float *p, const float *shrink, float *o, int64_t o_stride,
+                                 const prefetch *next)
 {
     vf sum[SHARE][SHARE];
 #pragma GCC unroll 4
@@ -551,6 +571,7 @@ ALWAYS_INLINE void few_values_as(int32_t type, int rows, int vectors, const char
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++) sum[r][v] = vf_fma(y, x[v], sum[r][v]);
         }
+        prefetch_row(next, n);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
@@ -563,10 +584,11 @@ ALWAYS_INLINE void few_values_as(int32_t type, int rows, int vectors, const char
 /* A few rows at a time: 4, then 2, then 1. */
 static int share_of(int rows) { return rows >= 4 ? 4 : rows >= 2 ? 2 : 1; }
 
+/* next: values of the same columns. */
 ALWAYS_INLINE void few_scores(int32_t type, const attn_cpu_block *w, const scratch *t, const columns *c,
-                              const char *const *keys, const char *const *next, int64_t next_bytes)
+                              const char *const *keys, prefetch next)
 {
-    for (int r = 0, share; r < w->rows; r += share) {
+    for (int r = 0, share; r < w->rows; r += share, next.to = 0) {
         const float *q = t->q + r * t->d;
         share = share_of(w->rows - r);
         int count = W / share;
@@ -575,36 +597,37 @@ ALWAYS_INLINE void few_scores(int32_t type, const attn_cpu_block *w, const scrat
             if (share == 4) few_scores_as(type, 4, q, t->d, keys + n, w->job->scale, s);
             else if (share == 2) few_scores_as(type, 2, q, t->d, keys + n, w->job->scale, s);
             else few_scores_as(type, 1, q, t->d, keys + n, w->job->scale, s);
-            if (r == 0 && next)
-                for (int j = n; j < n + count && j < c->c1; j++)
-                    for (int64_t at = 0; j >= c->c0 && at < next_bytes; at += 64) __builtin_prefetch(next[j] + at);
+            for (int j = n; j < n + count; j++) prefetch_row(&next, j);
         }
     }
 }
 
-ALWAYS_INLINE void few_values(int32_t type, const attn_cpu_block *w, const scratch *t, const columns *c,
-                              const char *const *values, const float *shrink)
+/* Columns [d, d + width) of O, the rows' part of which decides what of the next keys is fetched meanwhile. */
+ALWAYS_INLINE void few_values_at(int32_t type, int vectors, int64_t d, const attn_cpu_block *w, const scratch *t,
+                                 const columns *c, const char *const *values, const float *shrink, const prefetch *next)
 {
-    for (int r = 0, share; r < w->rows; r += share) {
+    prefetch part = {next->rows, next->to * d / t->dv / 64 * 64, next->to * (d + vectors * W) / t->dv};
+    for (int r = 0, share; r < w->rows; r += share, part.to = 0) {
         const float *p = t->s + r * STEP;
         float *o = t->o + r * t->dv;
-        int64_t d = 0;
         share = share_of(w->rows - r);
-        for (; d + W / 4 * W <= t->dv; d += W / 4 * W) {
-            if (share == 4) few_values_as(type, 4, W / 4, values, d, c, p, shrink + r, o, t->dv);
-            else if (share == 2) few_values_as(type, 2, W / 4, values, d, c, p, shrink + r, o, t->dv);
-            else few_values_as(type, 1, W / 4, values, d, c, p, shrink + r, o, t->dv);
-        }
-        for (; d < t->dv; d += W) {
-            if (share == 4) few_values_as(type, 4, 1, values, d, c, p, shrink + r, o, t->dv);
-            else if (share == 2) few_values_as(type, 2, 1, values, d, c, p, shrink + r, o, t->dv);
-            else few_values_as(type, 1, 1, values, d, c, p, shrink + r, o, t->dv);
-        }
+        if (share == 4) few_values_as(type, 4, vectors, values, d, c, p, shrink + r, o, t->dv, &part);
+        else if (share == 2) few_values_as(type, 2, vectors, values, d, c, p, shrink + r, o, t->dv, &part);
+        else few_values_as(type, 1, vectors, values, d, c, p, shrink + r, o, t->dv, &part);
     }
 }
 
-/* Rows for the columns [c0, c1): in the caller's memory, or widened into `room`. Columns up to a1 that no row may read
- * stand for a neighbour. */
+/* next: keys of the next step. */
+ALWAYS_INLINE void few_values(int32_t type, const attn_cpu_block *w, const scratch *t, const columns *c,
+                              const char *const *values, const float *shrink, const prefetch *next)
+{
+    const int64_t wide = W / 4 * W, whole = t->dv / wide * wide;
+    for (int64_t d = 0; d < whole; d += wide) few_values_at(type, W / 4, d, w, t, c, values, shrink, next);
+    for (int64_t d = whole; d < t->dv; d += W) few_values_at(type, 1, d, w, t, c, values, shrink, next);
+}
+
+/* Rows for the columns [c0, c1): in the caller's memory, or widened into `room`. The step's other columns stand for a
+ * neighbour: whole vectors of keys are computed, and no row may read what lies there. */
 static void few_rows(const attn_cpu_block *w, const attn_view *view, int64_t n, int64_t padded, const columns *c,
                      float *room, const char **rows)
 {
@@ -616,37 +639,47 @@ static void few_rows(const attn_cpu_block *w, const attn_view *view, int64_t n, 
             rows[j] = (const char *)(room + j * padded);
         }
     }
-    for (int j = c->a0; j < c->c0; j++) rows[j] = rows[c->c0];
-    for (int j = c->c1; j < c->a1; j++) rows[j] = rows[c->c1 - 1];
+    for (int j = 0; j < c->c0; j++) rows[j] = rows[c->c0];
+    for (int j = c->c1; j < FEW_STEP; j++) rows[j] = rows[c->c1 - 1];
 }
 
 static void forward_few(const attn_cpu_block *w, const scratch *t)
 {
     const attn_job *job = w->job;
-    const int32_t k_type = is_direct(&job->k, job->head_dim) ? job->k.dtype : ATTN_F32;
-    const int v_direct = is_direct(&job->v, job->head_dim_v);
-    const int32_t v_type = v_direct ? job->v.dtype : ATTN_F32;
-    const int64_t v_bytes = job->head_dim_v * (v_type == ATTN_F32 ? 4 : 2);
+    const int k_direct = is_direct(&job->k, job->head_dim), v_direct = is_direct(&job->v, job->head_dim_v);
+    const int32_t k_type = k_direct ? job->k.dtype : ATTN_F32, v_type = v_direct ? job->v.dtype : ATTN_F32;
+    const char *room[2][FEW_STEP], **keys = room[0], **next_keys = room[1], *values[FEW_STEP];
     for (int r = 0; r < w->rows; r++) widen_query(w, r, t->q + r * t->d);
-    int64_t first, end, unused;
-    attn_visible(job, &w->seq, query_of(w, 0), &first, &unused);
-    attn_visible(job, &w->seq, query_of(w, w->rows - 1), &unused, &end);
-    end = attn_min(end, w->key_end);
-    for (int64_t key = attn_max(first, w->key) / FEW_STEP * FEW_STEP; key < end; key += FEW_STEP) {
-        columns c = columns_of(w, 0, w->rows, key, FEW_STEP);
-        const char *keys[FEW_STEP], *values[FEW_STEP];
+    int64_t first, end;
+    band_of(w, &first, &end);
+    if (first >= end) return;
+    columns c = columns_of(w, 0, w->rows, first / FEW_STEP * FEW_STEP, FEW_STEP);
+    few_rows(w, &job->k, job->head_dim, t->d, &c, t->k, keys);
+    for (;;) {
+        const int last = c.key + FEW_STEP >= end;
         float shrink[ROOM];
-        if (c.c0 >= c.c1) continue;
-        few_rows(w, &job->k, job->head_dim, t->d, &c, t->k, keys);
         few_rows(w, &job->v, job->head_dim_v, t->dv, &c, t->v, values);
-        const char *const *next = v_direct ? values : NULL;
-        if (k_type == ATTN_F32) few_scores(ATTN_F32, w, t, &c, keys, next, v_bytes);
-        else if (k_type == ATTN_F16) few_scores(ATTN_F16, w, t, &c, keys, next, v_bytes);
-        else few_scores(ATTN_BF16, w, t, &c, keys, next, v_bytes);
+        prefetch next = {values, 0, v_direct ? (int64_t)attn_dtype_bytes((attn_dtype)v_type, job->head_dim_v) : 0};
+        if (k_type == ATTN_F32) few_scores(ATTN_F32, w, t, &c, keys, next);
+        else if (k_type == ATTN_F16) few_scores(ATTN_F16, w, t, &c, keys, next);
+        else few_scores(ATTN_BF16, w, t, &c, keys, next);
         softmax_rows(w, t, 0, w->rows, &c, shrink);
-        if (v_type == ATTN_F32) few_values(ATTN_F32, w, t, &c, values, shrink);
-        else if (v_type == ATTN_F16) few_values(ATTN_F16, w, t, &c, values, shrink);
-        else few_values(ATTN_BF16, w, t, &c, values, shrink);
+
+        columns following = last ? c : columns_of(w, 0, w->rows, c.key + FEW_STEP, FEW_STEP);
+        next = (prefetch){next_keys, 0, 0};
+        if (k_direct && !last) {
+            few_rows(w, &job->k, job->head_dim, t->d, &following, t->k, next_keys);
+            next.to = (int64_t)attn_dtype_bytes((attn_dtype)k_type, job->head_dim);
+        }
+        if (v_type == ATTN_F32) few_values(ATTN_F32, w, t, &c, values, shrink, &next);
+        else if (v_type == ATTN_F16) few_values(ATTN_F16, w, t, &c, values, shrink, &next);
+        else few_values(ATTN_BF16, w, t, &c, values, shrink, &next);
+        if (last) return;
+        if (!k_direct) few_rows(w, &job->k, job->head_dim, t->d, &following, t->k, next_keys);
+        const char **swap = keys;
+        keys = next_keys;
+        next_keys = swap;
+        c = following;
     }
 }
 
