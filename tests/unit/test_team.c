@@ -40,7 +40,7 @@ static int each_once(int32_t threads, int64_t tasks)
 
 static int many_sizes(void)
 {
-    const int32_t threads[] = {1, 2, 3, 8};
+    const int32_t threads[] = {1, 2, 3, 8, 64};
     const int64_t tasks[] = {0, 1, 2, 7, 64, MOST_TASKS};
     int good = 1;
     for (size_t n = 0; n < sizeof threads / sizeof *threads; n++)

@@ -13,6 +13,8 @@ static void plausible(void **state)
     assert_true(host.cores >= 1);
     assert_true(host.cores <= CPU_SETSIZE);
     assert_true(host.memory_bytes > (uint64_t)16 << 20);
+    assert_true(host.numa_nodes >= 1);
+    assert_true(host.l2_bytes >= (size_t)16 << 10 && host.l2_bytes <= (size_t)1 << 30);
     assert_true(host.name[0] != '\0');
     attn_device_info info = {.struct_size = sizeof info};
     assert_int_equal(attn_device_get(0, &info), ATTN_OK);
