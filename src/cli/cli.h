@@ -9,7 +9,7 @@
 /* Exit statuses. Scripts depend on them; they never change. */
 enum {
     CLI_OK = 0,
-    CLI_WRONG_RESULT = 1, /* --check or --expect failed, a case of the suite failed               */
+    CLI_WRONG_RESULT = 1, /* --check or --expect failed, a case of the suite failed, bench: wrong  */
     CLI_BAD_INPUT = 2,    /* usage, files, shapes, values                                         */
     CLI_CANNOT = 3,       /* right, but not on this machine: unsupported, no device, no memory    */
     CLI_DEVICE_ERROR = 4  /* a device or the library failed                                       */
@@ -25,6 +25,7 @@ struct cli_command {
 extern const struct cli_command cli_cmd_info;
 extern const struct cli_command cli_cmd_run;
 extern const struct cli_command cli_cmd_check;
+extern const struct cli_command cli_cmd_bench;
 
 #if defined(__GNUC__)
 #  define CLI_PRINTF(text, first) __attribute__((format(printf, text, first)))

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct cli_command *const commands[] = {&cli_cmd_info, &cli_cmd_run, &cli_cmd_check};
+static const struct cli_command *const commands[] = {&cli_cmd_info, &cli_cmd_run, &cli_cmd_check, &cli_cmd_bench};
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
 int cli_fail(int status, const char *format, ...)

@@ -11,6 +11,9 @@
 
 const char *const cli_float_words[4] = {"f32", "f16", "bf16", NULL};
 const attn_dtype cli_float_types[3] = {ATTN_F32, ATTN_F16, ATTN_BF16};
+const char *const cli_kv_words[9] = {"f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8", "q8_0", "q4_0", NULL};
+const attn_dtype cli_kv_types[8] = {ATTN_F32,     ATTN_F16, ATTN_BF16, ATTN_F8_E4M3,
+                                    ATTN_F8_E5M2, ATTN_I8,  ATTN_Q8_0, ATTN_Q4_0};
 
 /* strtol and strtod skip spaces and know "nan", "inf" and hexadecimal. None of these is meant here,
  * so a word is looked at before they are. */
@@ -115,6 +118,15 @@ int cli_parse_device(const char *what, const char *text, int32_t *backend, int32
     return cli_fail(CLI_BAD_INPUT, "%s: '%s' is none of auto, cpu, cuda, cuda:N, reference", what, text);
 }
 
+static int store_item(const struct cli_option *option, const char *value)
+{
+    struct cli_list *list = option->target;
+    if (list->count == CLI_LIST_MAX)
+        return cli_fail(CLI_BAD_INPUT, "%s is given more than %d times", option->name, CLI_LIST_MAX);
+    list->items[list->count++] = value;
+    return CLI_OK;
+}
+
 static int store(const struct cli_option *option, const char *value)
 {
     switch (option->kind) {
@@ -123,6 +135,7 @@ static int store(const struct cli_option *option, const char *value)
         if (!*value) return cli_fail(CLI_BAD_INPUT, "%s: the value is empty", option->name);
         *(const char **)option->target = value;
         return CLI_OK;
+    case CLI_LIST: return store_item(option, value);
     case CLI_INT: return cli_parse_int(option->name, value, option->low, option->high, option->target);
     case CLI_U64: return cli_parse_u64(option->name, value, option->target);
     case CLI_REAL: return cli_parse_real(option->name, value, option->low, option->high, option->target);

@@ -9,10 +9,17 @@
 enum cli_option_kind {
     CLI_FLAG, /* int *: set to 1; takes no value                                                */
     CLI_TEXT, /* const char **                                                                  */
+    CLI_LIST, /* struct cli_list *: every value of an option that may be given several times    */
     CLI_INT,  /* int64_t *: from low to high                                                    */
     CLI_U64,  /* uint64_t *: any                                                                */
     CLI_REAL, /* float *: from low to high; NaN and what float cannot hold are errors           */
     CLI_WORD  /* int *: the index of the value in words                                         */
+};
+
+enum { CLI_LIST_MAX = 64 };
+struct cli_list {
+    const char *items[CLI_LIST_MAX];
+    int count;
 };
 
 struct cli_option {
@@ -25,7 +32,7 @@ struct cli_option {
 
 /* Reads "--name value", "--name=value" and "-o value"; "--" ends the options. Words that are no
  * options are moved to the front of argv and counted in *words. The last of a repeated option
- * counts. Returns CLI_OK or has reported the error. */
+ * counts, but for CLI_LIST. Returns CLI_OK or has reported the error. */
 int cli_parse_options(int argc, char **argv, const struct cli_option *options, int option_count, int *words);
 
 /* Each reads the whole of text or reports an error that names `what`. */
@@ -46,5 +53,8 @@ int cli_parse_device(const char *what, const char *text, int32_t *backend, int32
 /* The names of F32, F16 and BF16 for CLI_WORD, in this order, and the types. */
 extern const char *const cli_float_words[4];
 extern const attn_dtype cli_float_types[3];
+/* The same for all storage types of keys and values. */
+extern const char *const cli_kv_words[9];
+extern const attn_dtype cli_kv_types[8];
 
 #endif

@@ -23,7 +23,7 @@ struct run_options {
     float dropout, tolerance; /* < 0: not given                                                   */
     uint64_t seed, offset;
     int dtype;    /* index into cli_float_types                                       */
-    int kv_dtype; /* index into run_kv_types                                          */
+    int kv_dtype; /* index into cli_kv_types                                          */
     int64_t threads, splits, repeat;
     const char *force;
     int32_t backend, ordinal; /* --device                                                         */
@@ -31,8 +31,6 @@ struct run_options {
     int64_t window_left, window_right, diagonal;
 };
 
-enum { RUN_KV_TYPES = 8 };
-extern const attn_dtype run_kv_types[RUN_KV_TYPES];
 int run_parse_options(int argc, char **argv, struct run_options *options);
 
 /* One result of the library. A tensor without data is not computed. */

@@ -2,21 +2,7 @@
  * The calls of the library that `attn run` makes, timed. */
 #include "run.h"
 
-#include <stdlib.h>
-#include <time.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int compare_seconds(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
+#include "timing.h"
 
 static int create_context(struct run_job *job)
 {
@@ -58,7 +44,7 @@ static int quantise(struct run_job *job)
     const struct run_options *o = job->options;
     attn_problem *p = &job->problem;
     if (o->kv_dtype < 3) return CLI_OK; /* as stored, or a float type that the inputs have already */
-    attn_dtype type = run_kv_types[o->kv_dtype];
+    attn_dtype type = cli_kv_types[o->kv_dtype];
     attn_append append = ATTN_APPEND_INIT;
     append.k_new = p->k;
     append.v_new = p->v;
@@ -128,13 +114,12 @@ static int measure(struct run_job *job, attn_op op, struct run_time *time)
     if (status) return status;
     double *seconds = block;
     for (int64_t n = -1; n < repeat; n++) {
-        double start = now();
+        double start = cli_now();
         attn_status result = call_once(job, op);
         if (result != ATTN_OK) return cli_fail_library(result, NULL);
-        if (n >= 0) seconds[n] = now() - start;
+        if (n >= 0) seconds[n] = cli_now() - start;
     }
-    qsort(seconds, (size_t)repeat, sizeof *seconds, compare_seconds);
-    time->median = 0.5 * (seconds[(repeat - 1) / 2] + seconds[repeat / 2]);
+    time->median = cli_median(seconds, repeat);
     time->least = seconds[0];
     return CLI_OK;
 }

@@ -141,7 +141,7 @@ static int load_qkv(struct run_job *job)
     const struct run_options *o = job->options;
     attn_problem *p = &job->problem;
     int type = o->dtype == RUN_AS_STORED ? ANY_FLOAT : (int)cli_float_types[o->dtype];
-    int kv_type = o->kv_dtype >= 0 && o->kv_dtype < 3 ? (int)run_kv_types[o->kv_dtype] : type;
+    int kv_type = o->kv_dtype >= 0 && o->kv_dtype < 3 ? (int)cli_kv_types[o->kv_dtype] : type;
     int status = load_tensor(job, o->q, type, &p->q);
     if (!status) status = load_tensor(job, o->k, kv_type, &p->k);
     if (!status) status = load_tensor(job, o->v, kv_type, &p->v);

@@ -8,9 +8,6 @@
 /* Largest window, diagonal and length that the library takes. */
 #define SIZE_LIMIT 1099511627776.0
 
-const attn_dtype run_kv_types[RUN_KV_TYPES] = {ATTN_F32,     ATTN_F16, ATTN_BF16, ATTN_F8_E4M3,
-                                               ATTN_F8_E5M2, ATTN_I8,  ATTN_Q8_0, ATTN_Q4_0};
-static const char *const kv_words[] = {"f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8", "q8_0", "q4_0", NULL};
 static const char *const layout_words[] = {"bhsd", "bshd", NULL};
 
 /* Options whose text needs more than a number. */
@@ -49,7 +46,7 @@ static int parse_table(int argc, char **argv, struct run_options *o, struct text
         {.name = "--json", .kind = CLI_FLAG, .target = &o->json},
         {.name = "--layout", .kind = CLI_WORD, .target = &o->layout, .words = layout_words},
         {.name = "--dtype", .kind = CLI_WORD, .target = &o->dtype, .words = cli_float_words},
-        {.name = "--kv-dtype", .kind = CLI_WORD, .target = &o->kv_dtype, .words = kv_words},
+        {.name = "--kv-dtype", .kind = CLI_WORD, .target = &o->kv_dtype, .words = cli_kv_words},
         {.name = "--scale", .kind = CLI_REAL, .target = &o->scale, .low = -FLT_MAX, .high = FLT_MAX},
         {.name = "--softcap", .kind = CLI_REAL, .target = &o->softcap, .high = FLT_MAX},
         {.name = "--dropout", .kind = CLI_REAL, .target = &o->dropout, .high = 1},

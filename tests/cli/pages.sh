@@ -8,7 +8,7 @@ good 'help' --help
 overview=$(cat stdout)
 good 'help as a command' help
 same 'attn help is attn --help' "$(cat stdout)" "$overview"
-for command in info run check; do
+for command in info run check bench; do
   holds "the overview names $command" "$overview" "  $command "
   good "help $command" help $command
   page=$(cat stdout)
@@ -21,10 +21,12 @@ for command in info run check; do
   done
 done
 
-# Every option on the page of run is used above.
-good 'help run' help run
-for option in $(grep -o -e '--[a-z-]*' stdout | sort -u); do
-  report "$(cat "$here"/*.sh | grep -q -e "$option\b" && echo yes || echo no)" "$option of attn run has a test"
+# Every option on the pages of run and bench is used above.
+for command in run bench; do
+  good "help $command" help $command
+  for option in $(grep -o -e '--[a-z-]*' stdout | sort -u); do
+    report "$(cat "$here"/*.sh | grep -q -e "$option\b" && echo yes || echo no)" "$option of attn $command has a test"
+  done
 done
 
 good 'info' info

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Tests of the attn command: every option of `attn run` with values that are known beforehand, every
-# kind of malformed file, and what a failure must not do. Needs bash and coreutils only.
+# kind of malformed file, and what a failure must not do; attn bench. Needs bash and coreutils only.
 # Usage: test_cli.sh ATTN [ROOT]
 set -u
 export LC_ALL=C
@@ -13,7 +13,7 @@ cd "$work" || exit 1
 unset ATTN_FORCE
 . "$here/lib.sh"
 
-for part in values errors outputs pages; do
+for part in values errors outputs bench pages; do
   . "$here/$part.sh"
 done
 

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The parts of `attn bench`, in the order in which they work: list of cases, tensors, verification, timing, report; or,
+ * instead of the last two, steps. Each returns an exit status and has reported the error if that is not CLI_OK. */
+#ifndef ATTN_CLI_BENCH_H
+#define ATTN_CLI_BENCH_H
+
+#include "bench_peak.h"
+#include "options.h"
+
+enum { BENCH_NOT_GIVEN = -1 };
+
+struct bench_options {
+    struct cli_list shapes;
+    int suite;    /* index into bench_suite_words, or BENCH_NOT_GIVEN */
+    int dtype;    /* index into cli_float_types, or BENCH_NOT_GIVEN */
+    int kv_dtype; /* index into cli_kv_types, or BENCH_NOT_GIVEN */
+    int causal, v_in_k, no_verify, json, steps;
+    int32_t backend, ordinal; /* --device */
+    int64_t threads;          /* 0: the library's default */
+    int64_t repeat;           /* 0: a time budget instead */
+    float seconds;            /* that budget; < 0: not given */
+};
+
+struct bench_case {
+    struct cli_shape shape;
+    attn_dtype dtype, kv_dtype; /* of query and output; of keys and values */
+    int causal;
+    int v_in_k; /* V is the first columns of K */
+};
+
+extern const char *const bench_suite_words[];
+enum { BENCH_CASES_MAX = 256 };
+/* What the options ask for, checked as far as no memory is needed. */
+int bench_list_cases(const struct bench_options *options, struct bench_case cases[BENCH_CASES_MAX], int *count);
+
+enum { BENCH_TEXT = 160 };
+void bench_shape_text(const struct cli_shape *shape, char text[BENCH_TEXT]); /* as --shape takes it */
+void bench_case_text(const struct bench_case *c, char text[BENCH_TEXT]);     /* with types and mask */
+
+enum { BENCH_BLOCKS_MAX = 8 };
+
+/* One case on its way. */
+struct bench_run {
+    const struct bench_options *options;
+    attn_context *context;
+    struct bench_peak *peak;
+    const struct bench_case *c;
+    double memory_bytes; /* what a case may take */
+
+    attn_problem problem;
+    attn_exec exec; /* with a workspace, as a program that calls more than once has it */
+    attn_plan plan;
+    double flops; /* of visible pairs: 2 (D + DV) each */
+    double bytes; /* of K and V, once for each kv head */
+    double taken_bytes;
+    void *blocks[BENCH_BLOCKS_MAX];
+    int block_count;
+
+    double first; /* seconds of the first call */
+    enum { BENCH_UNVERIFIED, BENCH_WRONG, BENCH_VERIFIED } verified;
+    double share;           /* of what the accuracy rule permits, at its worst */
+    char wrong[BENCH_TEXT]; /* what is wrong, in words */
+
+    int64_t repeats;
+    double median, least; /* seconds; NaN: was not timed */
+    double fma, read;     /* ceilings beside it, GFLOP/s and GB/s; 0: none is known */
+};
+
+/* Bytes that this process may still take. */
+double bench_available_bytes(void);
+/* Tensors, workspace, plan and the counts of a case; bench_close for each, also after a failure. */
+int bench_open(struct bench_run *run);
+void bench_close(struct bench_run *run);
+/* Rows [first, first + rows) of one head as a tensor of its own, [1, 1, rows, D]. */
+attn_tensor bench_rows(const attn_tensor *t, int64_t b, int64_t h, int64_t first, int64_t rows);
+
+/* One call, timed. */
+int bench_call(struct bench_run *run, double *seconds);
+/* Compares some rows of the output of the last call with the reference. */
+int bench_verify(struct bench_run *run);
+/* Seconds for each ceiling and for warming up. */
+double bench_aside(const struct bench_options *options);
+/* Ceilings, warm-up, then the measured calls. */
+int bench_measure(struct bench_run *run);
+
+/* The ceiling that gives the case its floor, the time below which this machine cannot be, and that floor. */
+struct bench_ceiling {
+    const char *kind, *unit; /* NULL: none is known */
+    double value, floor;
+};
+struct bench_ceiling bench_ceiling_of(const struct bench_run *run);
+
+struct cli_json;
+int bench_print_header(const struct bench_run *run);
+void bench_print_row(const struct bench_run *run, const struct bench_run *before); /* before: NULL at first */
+/* The keys that say what is measured, those of the result with it. */
+void bench_json_case(struct cli_json *json, const struct bench_run *run);
+void bench_json_row(struct cli_json *json, const struct bench_run *run);
+
+/* --steps: serves the words of standard input. */
+int bench_steps(struct bench_run *run);
+
+#endif

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The tensors of a case, filled with standard normal numbers that depend on nothing but their place; its workspace; and
+ * how much work it is. */
+#include "bench.h"
+
+#include "npy.h"
+#include "suite/suite_case.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEED = 1, FILL_ROWS = 256 };
+
+/* The number behind `key` at the start of a line of a file; 0 without. */
+static double system_number(const char *path, const char *key)
+{
+    char line[128];
+    double number = 0;
+    FILE *file = fopen(path, "r");
+    if (!file) return 0;
+    while (number == 0 && fgets(line, sizeof line, file))
+        if (strncmp(line, key, strlen(key)) == 0) number = strtod(line + strlen(key), NULL);
+    fclose(file);
+    return number;
+}
+
+/* What the kernel says it can give, within the limit of the container. Without either, memory that is not there shows
+ * when it is asked for. */
+double bench_available_bytes(void)
+{
+    double free_bytes = 1024 * system_number("/proc/meminfo", "MemAvailable:");
+    double limit = system_number("/sys/fs/cgroup/memory.max", "");
+    if (limit > 0) limit -= system_number("/sys/fs/cgroup/memory.current", "");
+    if (free_bytes <= 0) free_bytes = 0x1p62;
+    return limit > 0 && limit < free_bytes ? limit : free_bytes;
+}
+
+static int fail_memory(const struct bench_run *run, double bytes)
+{
+    char text[BENCH_TEXT];
+    bench_case_text(run->c, text);
+    return cli_fail(CLI_CANNOT, "--shape %s: out of memory: it takes %.3g GB, there are %.3g", text, 1e-9 * bytes,
+                    1e-9 * run->memory_bytes);
+}
+
+/* Counts before it asks: systems promise more memory than they have, and end the process that uses it. */
+static int take(struct bench_run *run, double bytes, void **block)
+{
+    run->taken_bytes += bytes;
+    if (run->taken_bytes > run->memory_bytes) return fail_memory(run, run->taken_bytes);
+    *block = cli_npy_alloc((size_t)bytes);
+    if (!*block) return fail_memory(run, run->taken_bytes);
+    run->blocks[run->block_count++] = *block;
+    return CLI_OK;
+}
+
+static int new_tensor(struct bench_run *run, attn_dtype type, int64_t heads, int64_t tokens, int64_t columns,
+                      attn_tensor *tensor)
+{
+    int64_t batch = run->c->shape.batch;
+    double rows = (double)batch * (double)heads * (double)tokens;
+    void *data = NULL, *scale = NULL;
+    int scaled = type == ATTN_I8 || type == ATTN_F8_E4M3 || type == ATTN_F8_E5M2;
+    int status = take(run, rows * (double)attn_dtype_bytes(type, columns), &data);
+    if (!status && scaled) status = take(run, rows * sizeof(float), &scale);
+    *tensor = attn_bhsd(data, type, batch, heads, tokens, columns);
+    if (status || !scaled) return status;
+    tensor->scale = scale; /* a factor a row */
+    tensor->scale_stride[0] = heads * tokens;
+    tensor->scale_stride[1] = tokens;
+    tensor->scale_stride[2] = 1;
+    return CLI_OK;
+}
+
+attn_tensor bench_rows(const attn_tensor *t, int64_t b, int64_t h, int64_t first, int64_t rows)
+{
+    attn_tensor part = *t;
+    int64_t n = b * t->stride[0] + h * t->stride[1] + first * t->stride[2];
+    part.data = (char *)t->data + attn_dtype_bytes((attn_dtype)t->dtype, n);
+    part.shape[0] = part.shape[1] = 1;
+    part.shape[2] = rows;
+    if (t->scale) part.scale += b * t->scale_stride[0] + h * t->scale_stride[1] + first * t->scale_stride[2];
+    return part;
+}
+
+/* ---- numbers ---------------------------------------------------------------------------------------------------- */
+
+struct filling {
+    attn_context *context;
+    attn_tensor *tensor;
+    int number;         /* of the tensor, for its numbers */
+    atomic_int failure; /* a status */
+};
+
+/* One head, the way a cache is filled: by appending to it. */
+static attn_status fill_head(const struct filling *f, int64_t b, int64_t h, float *x)
+{
+    attn_tensor head = bench_rows(f->tensor, b, h, 0, f->tensor->shape[2]);
+    int64_t tokens = head.shape[2], columns = head.shape[3];
+    attn_append append = ATTN_APPEND_INIT;
+    append.k_cache = head;
+    append.flags = head.scale ? ATTN_APPEND_SET_SCALE : 0u;
+    for (int64_t first = 0, rows; first < tokens; first += rows) {
+        int32_t used = (int32_t)first;
+        rows = tokens - first < FILL_ROWS ? tokens - first : FILL_ROWS;
+        for (int64_t r = 0; r < rows; r++)
+            suite_fill_row((struct suite_fill){FILL_NORMAL, 1}, SEED, f->number, b, h, first + r, x + r * columns,
+                           columns);
+        append.k_new = attn_bhsd(x, ATTN_F32, 1, 1, rows, columns);
+        append.cache_len.used = &used;
+        attn_status status = attn_kv_append(f->context, &append, NULL);
+        if (status != ATTN_OK) return status;
+    }
+    return ATTN_OK;
+}
+
+static void fill_task(void *arg, int64_t n)
+{
+    struct filling *f = arg;
+    int64_t heads = f->tensor->shape[1];
+    float *x = malloc((size_t)(FILL_ROWS * f->tensor->shape[3]) * sizeof *x);
+    attn_status status = x ? fill_head(f, n / heads, n % heads, x) : ATTN_OUT_OF_MEMORY;
+    free(x);
+    if (status != ATTN_OK) atomic_store(&f->failure, (int)status);
+}
+
+/* On threads that are gone afterwards; so heads also come to lie in the memories of several processors. */
+static int fill(struct bench_run *run, attn_tensor *tensor, int number)
+{
+    struct filling f = {.context = run->context, .tensor = tensor, .number = number};
+    int64_t heads = tensor->shape[0] * tensor->shape[1];
+    atomic_init(&f.failure, ATTN_OK);
+    suite_parallel(heads, (double)heads * (double)tensor->shape[2] * (double)tensor->shape[3], fill_task, &f);
+    attn_status failure = (attn_status)atomic_load(&f.failure);
+    if (failure == ATTN_OK) return CLI_OK;
+    return cli_fail(cli_exit_status(failure), "filling the tensors: %s", attn_status_string(failure));
+}
+
+/* ---- the case --------------------------------------------------------------------------------------------------- */
+
+/* Pairs of a query and a key that it sees, of one head. Under the causal mask the last query sees all SK keys and each
+ * one before it a key less. */
+static double visible_pairs(const struct bench_case *c)
+{
+    double queries = (double)c->shape.seq_q, keys = (double)c->shape.seq_k;
+    if (!c->causal) return queries * keys;
+    double rows = queries < keys ? queries : keys; /* that see a key */
+    return rows * keys - rows * (rows - 1) / 2;
+}
+
+/* In both masks the last query sees every key, so all of K and V are needed. */
+static double kv_bytes(const struct bench_case *c, const attn_problem *p)
+{
+    const struct cli_shape *s = &c->shape;
+    double row = (double)attn_dtype_bytes(c->kv_dtype, s->head_dim);
+    if (!c->v_in_k) row += (double)attn_dtype_bytes(c->kv_dtype, s->head_dim_v);
+    if (p->k.scale) row += (double)(c->v_in_k ? 1 : 2) * sizeof(float);
+    return row * (double)s->batch * (double)s->heads_kv * (double)s->seq_k;
+}
+
+/* What the verification takes for a while: K and V of one head as float64 and, for the naive implementation, as float32;
+ * and a few numbers for each key. */
+static double verification_bytes(const struct bench_run *run)
+{
+    const struct cli_shape *s = &run->c->shape;
+    return run->options->no_verify ? 0 : 12.0 * (double)s->seq_k * (double)(s->head_dim + s->head_dim_v + 4);
+}
+
+static int new_tensors(struct bench_run *run)
+{
+    const struct bench_case *c = run->c;
+    const struct cli_shape *s = &c->shape;
+    attn_problem *p = &run->problem;
+    int status = new_tensor(run, c->kv_dtype, s->heads_kv, s->seq_k, s->head_dim, &p->k);
+    if (!status && !c->v_in_k) status = new_tensor(run, c->kv_dtype, s->heads_kv, s->seq_k, s->head_dim_v, &p->v);
+    if (!status) status = new_tensor(run, c->dtype, s->heads_q, s->seq_q, s->head_dim, &p->q);
+    if (!status) status = new_tensor(run, c->dtype, s->heads_q, s->seq_q, s->head_dim_v, &p->out);
+    if (c->v_in_k) {
+        p->v = p->k;
+        p->v.shape[3] = s->head_dim_v;
+    }
+    return status;
+}
+
+/* Says no before any work is done. */
+static int query(struct bench_run *run)
+{
+    char text[BENCH_TEXT + 8] = "--shape ";
+    bench_case_text(run->c, text + strlen(text));
+    attn_status status = attn_query(run->context, ATTN_OP_FORWARD, &run->problem, NULL, NULL, &run->plan);
+    if (status != ATTN_OK) return cli_fail_library(status, text);
+    run->exec.workspace_bytes = run->plan.workspace_bytes;
+    return take(run, (double)run->plan.workspace_bytes, &run->exec.workspace);
+}
+
+int bench_open(struct bench_run *run)
+{
+    attn_problem *p = &run->problem;
+    const struct cli_shape *s = &run->c->shape;
+    *p = (attn_problem)ATTN_PROBLEM_INIT;
+    run->exec = (attn_exec)ATTN_EXEC_INIT;
+    run->plan = (attn_plan)ATTN_PLAN_INIT;
+    p->mask = run->c->causal ? ATTN_CAUSAL : 0u;
+    run->taken_bytes = verification_bytes(run);
+    int status = new_tensors(run);
+    if (!status) status = query(run);
+    if (!status) status = fill(run, &p->q, 0);
+    if (!status) status = fill(run, &p->k, 1);
+    if (!status && !run->c->v_in_k) status = fill(run, &p->v, 2);
+    if (status) return status;
+    run->flops = 2 * visible_pairs(run->c) * (double)s->batch * (double)s->heads_q *
+                 ((double)s->head_dim + (double)s->head_dim_v);
+    run->bytes = kv_bytes(run->c, p);
+    return CLI_OK;
+}
+
+void bench_close(struct bench_run *run)
+{
+    for (int n = 0; n < run->block_count; n++) free(run->blocks[n]);
+    run->block_count = 0;
+}

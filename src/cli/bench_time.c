@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The measured calls of a case, and what its time is held against. */
+#include "bench.h"
+
+#include "timing.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define BUDGET 1.5 /* also on the help page */
+#define ASIDE 0.1  /* seconds for each ceiling and for warming up, less where the budget is smaller */
+
+enum { REPEATS_MIN = 3, REPEATS_MAX = 100000 };
+
+int bench_call(struct bench_run *run, double *seconds)
+{
+    double start = cli_now();
+    attn_status status = attn_forward(run->context, &run->problem, &run->exec);
+    *seconds = cli_now() - start;
+    return status == ATTN_OK ? CLI_OK : cli_fail_library(status, "attn_forward");
+}
+
+static double budget(const struct bench_options *o) { return o->seconds < 0 ? BUDGET : (double)o->seconds; }
+
+double bench_aside(const struct bench_options *o) { return ASIDE * fmin(1, budget(o) / BUDGET); }
+
+/* The first call of all counts. */
+static int warm_up(struct bench_run *run)
+{
+    double spent = run->first, seconds;
+    while (spent < bench_aside(run->options)) {
+        int status = bench_call(run, &seconds);
+        if (status) return status;
+        spent += seconds;
+    }
+    return CLI_OK;
+}
+
+static int time_calls(struct bench_run *run, double *times, int64_t most)
+{
+    double spent = 0;
+    int64_t n = 0;
+    while (n < most && (run->options->repeat || n < REPEATS_MIN || spent < budget(run->options))) {
+        int status = bench_call(run, &times[n]);
+        if (status) return status;
+        spent += times[n++];
+    }
+    run->repeats = n;
+    run->median = cli_median(times, n);
+    run->least = times[0];
+    return CLI_OK;
+}
+
+/* Before each case, so that a drifting machine shows. */
+static int measure_ceilings(struct bench_run *run)
+{
+    double seconds = bench_aside(run->options);
+    if (run->plan.backend == ATTN_BACKEND_CUDA) return CLI_OK; /* none is known */
+    run->fma = bench_peak_fma(run->plan.isa, run->plan.threads, seconds);
+    run->read = bench_peak_read(run->peak, run->plan.threads, seconds);
+    return run->read > 0 ? CLI_OK : cli_fail(CLI_CANNOT, "out of memory for the ceiling of reading");
+}
+
+int bench_measure(struct bench_run *run)
+{
+    int64_t most = run->options->repeat ? run->options->repeat : REPEATS_MAX;
+    double *times = malloc((size_t)most * sizeof *times);
+    if (!times) return cli_fail(CLI_CANNOT, "--repeat: out of memory");
+    int status = measure_ceilings(run);
+    if (!status) status = warm_up(run);
+    if (!status) status = time_calls(run, times, most);
+    free(times);
+    return status;
+}
+
+struct bench_ceiling bench_ceiling_of(const struct bench_run *run)
+{
+    if (run->fma <= 0 || run->read <= 0) return (struct bench_ceiling){NULL, NULL, NAN, NAN};
+    struct bench_ceiling fma = {"fma_f32", "GFLOP/s", run->fma, 1e-9 * run->flops / run->fma};
+    struct bench_ceiling read = {"read", "GB/s", run->read, 1e-9 * run->bytes / run->read};
+    return read.floor > fma.floor ? read : fma;
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * `attn bench`: verifies, then times. */
+#include "bench.h"
+
+#include "cli.h"
+#include "json.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const char help[] = "Usage: attn bench [OPTIONS]\n"
+                           "\n"
+                           "Times attention on random numbers. Some rows of each case's output are compared\n"
+                           "with the float64 reference first; then calls are timed, after some to warm up.\n"
+                           "\n"
+                           "What:\n"
+                           "  --shape B,HQ,HKV,SQ,SK,D[,DV]\n"
+                           "                  Batch, query heads, key/value heads, query and key tokens,\n"
+                           "                  head size of keys, of values. May be given several times.\n"
+                           "                  The default is 1,16,16,1024,1024,64\n"
+                           "  --suite S       prefill or decode: a list of cases; --causal, --dtype,\n"
+                           "                  --kv-dtype and --v-in-k leave only those that are so\n"
+                           "  --causal        With a causal mask: the last query sees the last key\n"
+                           "  --dtype T       Queries and output: f32 (default), f16 or bf16\n"
+                           "  --kv-dtype T    Keys and values: f32, f16, bf16, f8_e4m3, f8_e5m2, i8, q8_0 or\n"
+                           "                  q4_0; the default is that of the queries\n"
+                           "  --v-in-k        V is the first DV columns of K (MLA)\n"
+                           "\n"
+                           "How:\n"
+                           "  --device D      auto (default), cpu, cuda, cuda:N or reference\n"
+                           "  --threads N     CPU threads; default: one a physical core\n"
+                           "  --seconds S     Time for the calls of a case, default 1.5; at least 3 are\n"
+                           "                  made. Warming up and ceilings take a fifth of it more, and\n"
+                           "                  no more than 0.3 s\n"
+                           "  --repeat N      Exactly N calls instead\n"
+                           "  --no-verify     Do not compare\n"
+                           "  --json          Print JSON\n"
+                           "  --steps         Measure at the word of a script, see below\n"
+                           "  --help          Show this page\n"
+                           "\n"
+                           "Each row gives the median and the least time, and\n"
+                           "  GFLOP/s   2 (D + DV) for each query head and pair of query and visible key\n"
+                           "  GB/s      bytes of K and V, read once for each key/value head (--v-in-k: K)\n"
+                           "  share     of the ceiling that is nearer: multiplying and adding float32 at the\n"
+                           "            kernel's instruction-set level (GFLOP/s, the kind fma_f32), or\n"
+                           "            reading memory (GB/s, the kind read), whichever takes longer for\n"
+                           "            the case. Both are measured before each case on as many threads.\n"
+                           "  check     how much of the permitted error is used, or WRONG (not timed)\n"
+                           "The ceiling reads huge pages where the system has them; the arrays of the case\n"
+                           "lie where any program's do.\n"
+                           "\n"
+                           "JSON is an array of {\"op\", \"device\", \"kernel\", \"isa\", \"dtype\", \"kv_dtype\",\n"
+                           "\"shape\": {\"batch\", \"heads_q\", \"heads_kv\", \"seq_q\", \"seq_k\", \"head_dim\",\n"
+                           "\"head_dim_v\"}, \"causal\", \"v_in_k\", \"threads\", \"flops\", \"bytes\", \"repeats\",\n"
+                           "\"median_ms\", \"min_ms\", \"tflops\", \"gbps\", \"fraction_of_peak\",\n"
+                           "\"peak\": {\"kind\", \"value\"}, \"verified\"}. verified is null with --no-verify, peak\n"
+                           "is null where no ceiling is known, times are null where the result was wrong.\n"
+                           "\n"
+                           "--steps is for one --shape and compares with other programs: their measurements\n"
+                           "can be taken in turn, so that all see the same drift of the machine. It prints\n"
+                           "the case as one line of JSON without times, then answers each line it reads:\n"
+                           "  run             one call: {\"ms\": X}\n"
+                           "  fma, read       that ceiling, for 0.15 s: {\"value\": X} in GFLOP/s or GB/s\n"
+                           "  quit            ends, as the end of the input does\n"
+                           "Set OMP_WAIT_POLICY=passive for it, or OpenMP's threads spin for a while after\n"
+                           "each answer and disturb the others.\n"
+                           "\n"
+                           "Exit status 1: a result was wrong.\n"
+                           "\n"
+                           "Examples:\n"
+                           "  attn bench --shape 1,32,8,4096,4096,128 --causal --dtype f16\n"
+                           "  attn bench --suite decode --kv-dtype q8_0 --json\n";
+
+static int check_use(const struct bench_options *o)
+{
+    if (o->suite != BENCH_NOT_GIVEN && o->shapes.count)
+        return cli_fail(CLI_BAD_INPUT, "--suite and --shape exclude each other");
+    if (o->repeat && o->seconds >= 0) return cli_fail(CLI_BAD_INPUT, "--repeat and --seconds exclude each other");
+    if (!o->steps) return CLI_OK;
+    const char *other = o->suite != BENCH_NOT_GIVEN ? "--suite" : o->repeat ? "--repeat" : "--seconds";
+    if (o->suite != BENCH_NOT_GIVEN || o->repeat || o->seconds >= 0)
+        return cli_fail(CLI_BAD_INPUT, "--steps and %s exclude each other", other);
+    if (o->shapes.count > 1) return cli_fail(CLI_BAD_INPUT, "--steps takes one --shape");
+    return CLI_OK;
+}
+
+static int parse_options(int argc, char **argv, struct bench_options *o)
+{
+    const char *device = "auto";
+    int words;
+    *o = (struct bench_options){
+        .suite = BENCH_NOT_GIVEN, .dtype = BENCH_NOT_GIVEN, .kv_dtype = BENCH_NOT_GIVEN, .seconds = -1};
+    const struct cli_option table[] = {
+        {.name = "--shape", .kind = CLI_LIST, .target = &o->shapes},
+        {.name = "--suite", .kind = CLI_WORD, .target = &o->suite, .words = bench_suite_words},
+        {.name = "--causal", .kind = CLI_FLAG, .target = &o->causal},
+        {.name = "--dtype", .kind = CLI_WORD, .target = &o->dtype, .words = cli_float_words},
+        {.name = "--kv-dtype", .kind = CLI_WORD, .target = &o->kv_dtype, .words = cli_kv_words},
+        {.name = "--v-in-k", .kind = CLI_FLAG, .target = &o->v_in_k},
+        {.name = "--device", .kind = CLI_TEXT, .target = &device},
+        {.name = "--threads", .kind = CLI_INT, .target = &o->threads, .low = 1, .high = 1024},
+        {.name = "--repeat", .kind = CLI_INT, .target = &o->repeat, .low = 1, .high = 1000000},
+        {.name = "--seconds", .kind = CLI_REAL, .target = &o->seconds, .low = 0, .high = 3600},
+        {.name = "--no-verify", .kind = CLI_FLAG, .target = &o->no_verify},
+        {.name = "--json", .kind = CLI_FLAG, .target = &o->json},
+        {.name = "--steps", .kind = CLI_FLAG, .target = &o->steps},
+    };
+    int status = cli_parse_options(argc, argv, table, sizeof table / sizeof table[0], &words);
+    if (status) return status;
+    if (words) return cli_fail(CLI_BAD_INPUT, "bench takes no file; got '%s'", argv[0]);
+    status = check_use(o);
+    return status ? status : cli_parse_device("--device", device, &o->backend, &o->ordinal);
+}
+
+static int create_context(const struct bench_options *o, attn_context **context)
+{
+    attn_config config = ATTN_CONFIG_INIT;
+    config.backend = o->backend;
+    config.device = o->ordinal;
+    config.num_threads = (int32_t)o->threads;
+    attn_status status = attn_create(&config, context);
+    return status == ATTN_OK ? CLI_OK : cli_fail_library(status, NULL);
+}
+
+struct bench {
+    struct bench_run run, before; /* of the case at hand; of the case before it */
+    struct cli_json json;
+    int rows, wrong;
+    char first_wrong[3 * BENCH_TEXT];
+};
+
+/* The array is opened by its first row, so that an error before it leaves nothing on stdout. */
+static void report(struct bench *bench)
+{
+    const struct bench_run *run = &bench->run;
+    if (run->options->json) {
+        if (bench->rows == 0) cli_json_open(&bench->json, NULL, '[');
+        bench_json_row(&bench->json, run);
+    } else {
+        bench_print_row(run, bench->rows ? &bench->before : NULL);
+    }
+    fflush(stdout);
+    bench->rows++;
+    bench->before = *run;
+    if (run->verified != BENCH_WRONG || bench->wrong++) return;
+    char text[BENCH_TEXT];
+    bench_case_text(run->c, text);
+    snprintf(bench->first_wrong, sizeof bench->first_wrong, "%s: %s", text, run->wrong);
+}
+
+static int run_case(struct bench *bench)
+{
+    struct bench_run *run = &bench->run;
+    int status = bench_open(run);
+    if (!status && !bench->rows && !run->options->json && !run->options->steps) status = bench_print_header(run);
+    if (!status) status = bench_call(run, &run->first);
+    if (!status && !run->options->no_verify) status = bench_verify(run);
+    if (!status && run->options->steps) return bench_steps(run);
+    if (!status && run->verified != BENCH_WRONG) status = bench_measure(run);
+    if (!status) report(bench);
+    return status;
+}
+
+static int fail_wrong(const struct bench *bench, int cases)
+{
+    if (bench->run.options->steps && bench->run.verified == BENCH_WRONG)
+        return cli_fail(CLI_WRONG_RESULT, "wrong result: %s", bench->run.wrong);
+    if (!bench->wrong) return CLI_OK;
+    return cli_fail(CLI_WRONG_RESULT, "wrong result in %d of %d cases, first in %s", bench->wrong, cases,
+                    bench->first_wrong);
+}
+
+static int cmd_bench(int argc, char **argv)
+{
+    static struct bench_case cases[BENCH_CASES_MAX];
+    static struct bench_options options;
+    int count = 0;
+    int status = parse_options(argc, argv, &options);
+    if (!status) status = bench_list_cases(&options, cases, &count);
+    if (status) return status;
+    attn_context *context = NULL;
+    double available = bench_available_bytes();
+    struct bench_peak peak = {.limit_bytes = fmin(available / 8, 0x1p32)};
+    static struct bench bench;
+    bench.json.file = stdout;
+    status = create_context(&options, &context);
+    for (int n = 0; n < count && !status; n++) {
+        bench.run = (struct bench_run){.options = &options,
+                                       .context = context,
+                                       .peak = &peak,
+                                       .c = &cases[n],
+                                       .memory_bytes = available - peak.limit_bytes,
+                                       .median = NAN,
+                                       .least = NAN};
+        status = run_case(&bench);
+        bench_close(&bench.run);
+    }
+    if (options.json && bench.rows) cli_json_close(&bench.json, ']');
+    bench_peak_free(&peak);
+    attn_destroy(context);
+    return status ? status : fail_wrong(&bench, count);
+}
+
+const struct cli_command cli_cmd_bench = {"bench", "Verify and time attention on this machine", help, cmd_bench};
