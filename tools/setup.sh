@@ -49,6 +49,7 @@ missing()
   have pkg-config || echo pkg-config
   have_library hwloc || echo libhwloc-dev
   [ $tests = no ] || have_library cmocka || echo libcmocka-dev
+  [ $tests = no ] || have python3 || echo python3
   [ $ci = yes ] || return 0
   have git || echo git
   have g++ || echo g++
@@ -57,6 +58,7 @@ missing()
   links clang -fopenmp || echo libomp-dev
   links clang -fsanitize=thread || clang_runtime
   have shellcheck || echo shellcheck
+  have qemu-x86_64 || echo qemu-user
   # Only where there is one: .ci/run says that it skips the format check elsewhere.
   have clang-format-14 || ! apt-cache show clang-format-14 >/dev/null 2>&1 || echo clang-format-14
 }

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+# Does a subproject keep to itself? record_variables() before add_subdirectory, check_no_traces(DIRECTORY) behind it.
+
+function(record_variables)
+  get_cmake_property(names VARIABLES)
+  foreach(name IN LISTS names)
+    set_property(GLOBAL PROPERTY "before_${name}" "${${name}}")
+  endforeach()
+endfunction()
+
+# Ours are prefixed; the others are what CMake's own modules leave behind and what changes from line to line.
+set(no_traces_expected "^((ATTN|attn|CMAKE_INSTALL|CMAKE_PROJECT_VERSION|CMAKE_HAVE|FIND_PACKAGE|HWLOC|OpenMP|Threads)_|\
+CMAKE_PROJECT_VERSION$|PKG_CONFIG_|pkgcfg_|prefix_result$|_|ARG[CNV]|CMAKE_CURRENT_|CMAKE_MATCH_|names?$|directory$|no_traces_)")
+
+function(check_no_traces directory)
+  get_cmake_property(names VARIABLES)
+  foreach(name IN LISTS names)
+    get_property(before GLOBAL PROPERTY "before_${name}")
+    if(NOT name MATCHES "${no_traces_expected}" AND NOT "${${name}}" STREQUAL "${before}")
+      message(SEND_ERROR "the subproject changes ${name} from '${before}' to '${${name}}'")
+    endif()
+  endforeach()
+  get_directory_property(targets DIRECTORY ${directory} BUILDSYSTEM_TARGETS)
+  list(FILTER targets EXCLUDE REGEX "^attn_")
+  if(targets)
+    message(SEND_ERROR "targets without the prefix attn_: ${targets}")
+  endif()
+  foreach(property SUBDIRECTORIES TESTS)
+    get_directory_property(items DIRECTORY ${directory} ${property})
+    if(items)
+      message(SEND_ERROR "the subproject adds ${property}: ${items}")
+    endif()
+  endforeach()
+  foreach(property COMPILE_OPTIONS COMPILE_DEFINITIONS INCLUDE_DIRECTORIES LINK_OPTIONS TESTS)
+    get_directory_property(items ${property})
+    if(items)
+      message(SEND_ERROR "the subproject leaves ${property}: ${items}")
+    endif()
+  endforeach()
+endfunction()
