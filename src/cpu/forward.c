@@ -90,9 +90,19 @@ static int64_t partial_floats(const attn_job *job) { return job->head_dim_v + 2;
 
 static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
+/* A forced kernel names its level; an isa that is forced too has to agree, or the plan is refused. */
+static const attn_cpu_level *choose_level(const attn_force *force)
+{
+    static const char prefix[] = "forward_";
+    if (force->isa[0]) return attn_cpu_find_level(force->isa);
+    if (strncmp(force->kernel, prefix, sizeof prefix - 1) == 0)
+        return attn_cpu_find_level(force->kernel + sizeof prefix - 1); /* attn_create() has asked has_kernel() */
+    return attn_cpu_best_level();
+}
+
 attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan)
 {
-    const attn_cpu_level *level = ctx->force.isa[0] ? attn_cpu_find_level(ctx->force.isa) : attn_cpu_best_level();
+    const attn_cpu_level *level = choose_level(&ctx->force);
     double partials = partial_bound(job, level->key_step) * (double)partial_floats(job) * sizeof(float);
     double starts = (double)job->batch * sizeof(sequence_start);
     size_t scratch = (size_t)ctx->threads * level->scratch_bytes(job, row_bound(ctx, level, job));
@@ -107,7 +117,7 @@ attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, 
     snprintf(plan->isa, sizeof plan->isa, "%s", level->name);
     snprintf(plan->kernel, sizeof plan->kernel, "forward_%s", level->name);
     snprintf(plan->reason, sizeof plan->reason, "host tensors, no GPU backend in this build; %s level %s",
-             ctx->force.isa[0] ? "forced" : "best", level->name);
+             ctx->force.isa[0] || ctx->force.kernel[0] ? "forced" : "best", level->name);
     return ATTN_OK;
 }
 
