@@ -18,8 +18,12 @@ unsigned attn_cpu_decode_features(const attn_cpuid *id)
 
 #if defined(__x86_64__)
 #  include <cpuid.h>
+#  include <pthread.h>
 
-unsigned attn_cpu_features(void)
+static pthread_once_t read_once = PTHREAD_ONCE_INIT;
+static unsigned found;
+
+static void read_features(void)
 {
     attn_cpuid id = {0};
     unsigned eax, ebx, ecx, edx;
@@ -30,7 +34,14 @@ unsigned attn_cpu_features(void)
         __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0)); /* the intrinsic would need -mxsave */
         id.xcr0 = (uint64_t)high << 32 | low;
     }
-    return attn_cpu_decode_features(&id);
+    found = attn_cpu_decode_features(&id);
+}
+
+/* Read once a process: every call asks, and in a virtual machine each CPUID leaves it for microseconds. */
+unsigned attn_cpu_features(void)
+{
+    pthread_once(&read_once, read_features);
+    return found;
 }
 #else
 unsigned attn_cpu_features(void) { return 0; }

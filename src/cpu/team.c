@@ -16,6 +16,7 @@ void attn_cpu_watch_forks(void) { pthread_once(&watch_once, watch); }
 void attn_cpu_parallel(int32_t threads, int64_t tasks, attn_task *body, void *arg)
 {
     if (threads > tasks) threads = (int32_t)tasks;
+    if (threads > omp_get_thread_limit()) threads = omp_get_thread_limit(); /* beyond it libomp warns on stderr */
     if (threads <= 1 || forked) { /* libgomp's pool does not survive fork(): a team would wait for ever */
         for (int64_t task = 0; task < tasks; task++) body(arg, task, 0);
         return;
