@@ -126,9 +126,9 @@ attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, 
 /* exp(x - base) where base is the largest of the x, which may all be -inf: then 0. */
 static float weight(float x, float largest) { return expf(x - (largest == -INFINITY ? 0.0f : largest)); }
 
-/* Adds the sink, divides, writes. o is scratch. */
+/* Adds the sink, divides, writes. */
 static void finish_row(const forward_call *call, const attn_sequence *s, int64_t h, int64_t i, float m, float l,
-                       float *o)
+                       const float *o)
 {
     const attn_job *job = call->job;
     float largest = m, shrink = 1.0f;
@@ -138,9 +138,10 @@ static void finish_row(const forward_call *call, const attn_sequence *s, int64_t
         shrink = weight(m, largest);
         l = l * shrink + weight(sink, largest);
     }
-    char *out = attn_element(&job->out, attn_row_offset(&job->out, s->q_batch, h, s->q_row + i));
-    if (l == 0.0f) memset(out, 0, attn_dtype_bytes((attn_dtype)job->out.dtype, job->head_dim_v));
-    else call->level->store_row(out, job->out.dtype, job->head_dim_v, o, shrink, l);
+    int64_t offset = attn_row_offset(&job->out, s->q_batch, h, s->q_row + i);
+    if (l == 0.0f)
+        memset(attn_element(&job->out, offset), 0, attn_dtype_bytes((attn_dtype)job->out.dtype, job->head_dim_v));
+    else call->level->store_row(&job->out, offset, job->head_dim_v, o, shrink, l);
     if (job->lse.data)
         attn_store_float(&job->lse, attn_row_offset(&job->lse, s->q_batch, h, s->q_row + i),
                          l == 0.0f ? -INFINITY : largest + logf(l));

@@ -92,34 +92,31 @@ static int task_rows(const attn_job *job, size_t l2_bytes)
 /* Elements [0, n) of a row as floats, then zeros up to a multiple of W. */
 static void widen_row(const attn_view *view, int64_t batch, int64_t h, int64_t row, int64_t n, float *x)
 {
-    const char *p = attn_element(view, attn_row_offset(view, batch, h, row));
-    int64_t whole = n / W * W;
-    if (view->dtype == ATTN_F16) {
-        for (int64_t d = 0; d < whole; d += W) vf_store(x + d, vf_load_f16(p + 2 * d));
-        for (int64_t d = whole; d < n; d++) x[d] = attn_f16_to_f32(attn_load_u16(p + 2 * d));
-    } else if (view->dtype == ATTN_BF16) {
-        for (int64_t d = 0; d < whole; d += W) vf_store(x + d, vf_load_bf16(p + 2 * d));
-        for (int64_t d = whole; d < n; d++) x[d] = attn_bf16_to_f32(attn_load_u16(p + 2 * d));
+    if (view->dtype == ATTN_F16 || view->dtype == ATTN_BF16) {
+        int64_t offset = attn_row_offset(view, batch, h, row), whole = n / W * W;
+        const char *p = attn_element(view, offset);
+        for (int64_t d = 0; d < whole; d += W) vf_store(x + d, vf_load_as(view->dtype, p, d));
+        for (int64_t d = whole; d < n; d++) x[d] = attn_load_float(view, offset + d);
     } else {
         attn_read_row(view, batch, h, row, n, x);
     }
     for (int64_t d = n; d < attn_round_up(n, W); d++) x[d] = 0.0f;
 }
 
-static void store_row(char *out, int32_t dtype, int64_t n, float *o, float factor, float divisor)
+static void store_row(const attn_view *view, int64_t offset, int64_t n, const float *o, float factor, float divisor)
 {
+    char *out = attn_element(view, offset);
     float x[W];
     vf f = vf_set1(factor), l = vf_set1(divisor);
     for (int64_t d = 0; d < n; d += W) {
         /* + 0 makes -0 a 0: underflow may leave either, by how many fully masked steps came after */
         vf y = vf_add(vf_div(vf_mul(vf_load(o + d), f), l), vf_zero());
-        int64_t left = n - d;
-        if (left < W) {
+        if (n - d < W) {
             vf_store(x, y);
-            for (int64_t e = 0; e < left; e++) attn_store_element(out, dtype, d + e, x[e]);
-        } else if (dtype == ATTN_F32) {
+            for (int64_t e = 0; e < n - d; e++) attn_store_float(view, offset + d + e, x[e]);
+        } else if (view->dtype == ATTN_F32) {
             vf_store((float *)(void *)out + d, y);
-        } else if (dtype == ATTN_F16) {
+        } else if (view->dtype == ATTN_F16) {
             vf_store_f16(out + 2 * d, y);
         } else {
             vf_store_bf16(out + 2 * d, y);
@@ -140,16 +137,10 @@ static void find_rows(const attn_cpu_block *w, const attn_view *view, int64_t ke
 /* Rows that kernels can load as they are; others are widened to float32 first. */
 static int is_direct(const attn_view *view, int64_t n) { return is_float_type(view->dtype) && n % W == 0; }
 
-static int64_t query_of(const attn_cpu_block *w, int64_t r) { return (w->row + r) / w->job->group; }
-
-static int64_t head_of(const attn_cpu_block *w, int64_t r)
-{
-    return w->hkv * w->job->group + (w->row + r) % w->job->group;
-}
-
 static void widen_query(const attn_cpu_block *w, int64_t r, float *x)
 {
-    widen_row(&w->job->q, w->seq.q_batch, head_of(w, r), w->seq.q_row + query_of(w, r), w->job->head_dim, x);
+    widen_row(&w->job->q, w->seq.q_batch, attn_block_head(w, r), w->seq.q_row + attn_block_query(w, r),
+              w->job->head_dim, x);
 }
 
 static void widen_key(const attn_cpu_block *w, const attn_view *view, int64_t key, int64_t n, float *x)
@@ -173,8 +164,8 @@ static columns columns_of(const attn_cpu_block *w, int64_t row, int64_t rows, in
 {
     columns c = {.key = key};
     int64_t first, end, last_first, first_end;
-    attn_visible(w->job, &w->seq, query_of(w, row), &first, &first_end);
-    attn_visible(w->job, &w->seq, query_of(w, row + rows - 1), &last_first, &end);
+    attn_visible(w->job, &w->seq, attn_block_query(w, row), &first, &first_end);
+    attn_visible(w->job, &w->seq, attn_block_query(w, row + rows - 1), &last_first, &end);
     first = attn_max(first, w->key);
     end = attn_min(end, w->key_end);
     c.c0 = (int)attn_min(step, attn_max(0, first - key));
@@ -183,16 +174,6 @@ static columns columns_of(const attn_cpu_block *w, int64_t row, int64_t rows, in
     c.a1 = (c.c1 + W - 1) / W * W;
     c.edge = attn_max(last_first, w->key) > key + c.a0 || attn_min(first_end, w->key_end) < key + c.a1;
     return c;
-}
-
-/* The block's keys that some row sees: [*first, *end). */
-static void band_of(const attn_cpu_block *w, int64_t *first, int64_t *end)
-{
-    int64_t unused;
-    attn_visible(w->job, &w->seq, query_of(w, 0), first, &unused);
-    attn_visible(w->job, &w->seq, query_of(w, w->rows - 1), &unused, end);
-    *first = attn_max(*first, w->key);
-    *end = attn_min(*end, w->key_end);
 }
 
 static void softcap_row(float cap, const columns *c, float *s)
@@ -241,7 +222,7 @@ static void alibi_row(float slope, int64_t centre, const columns *c, float *s)
 static void finish_scores(const attn_cpu_block *w, int64_t r, const columns *c, float *s)
 {
     const attn_job *job = w->job;
-    int64_t i = query_of(w, r), h = head_of(w, r), first, end;
+    int64_t i = attn_block_query(w, r), h = attn_block_head(w, r), first, end;
     if (job->softcap > 0.0f) softcap_row(job->softcap, c, s);
     if (job->bias.data) bias_row(&job->bias, attn_bias_offset(&job->bias, w->b, h, i, c->key), c, s);
     if (job->alibi) alibi_row(attn_alibi_slope(job, w->b, h), i + w->seq.diagonal, c, s);
@@ -259,7 +240,8 @@ static int has_finish(const attn_job *job) { return job->softcap > 0.0f || job->
 static void drop_row(const attn_cpu_block *w, int64_t r, const columns *c, float *p)
 {
     const attn_job *job = w->job;
-    uint32_t i = (uint32_t)(job->row_origin + query_of(w, r)), h = (uint32_t)(job->head_origin + head_of(w, r));
+    uint32_t i = (uint32_t)(job->row_origin + attn_block_query(w, r)),
+             h = (uint32_t)(job->head_origin + attn_block_head(w, r));
     uint32_t b = (uint32_t)(job->batch_origin + w->b);
     for (int n = c->c0; n < c->c1;) {
         uint64_t column = (uint64_t)(job->column_origin + c->key + n), eight = column & ~(uint64_t)7;
@@ -498,7 +480,7 @@ static void forward_tiles(const attn_cpu_block *w, const scratch *t)
     int tile_rows = (int)attn_ceil_div(w->rows, attn_ceil_div(w->rows, TILE_ROWS)), strip = 4 * tile_rows;
     pack_queries(w, t, tile_rows);
     int64_t first, end;
-    band_of(w, &first, &end);
+    attn_block_band(w, &first, &end);
     for (int64_t key = first / STEP * STEP; key < end; key += STEP) {
         columns all = columns_of(w, 0, w->rows, key, STEP);
         pack_keys(w, t, &all);
@@ -541,7 +523,7 @@ ALWAYS_INLINE void few_scores_as(int32_t type, int rows, const float *q, int64_t
     for (int r = 0; r < rows; r++) memcpy(s + r * STEP, total + r * count, (size_t)count * sizeof *total);
 }
 
-/* What is read next, to be fetched meanwhile: bytes [from, to) of each row; rows NULL: nothing. */
+/* What is read next, to be fetched meanwhile: bytes [from, to) of each row, none where `to` is 0. */
 typedef struct prefetch {
     const char *const *rows;
     int64_t from, to;
@@ -651,7 +633,7 @@ static void forward_few(const attn_cpu_block *w, const scratch *t)
     const char *room[2][FEW_STEP], **keys = room[0], **next_keys = room[1], *values[FEW_STEP];
     for (int r = 0; r < w->rows; r++) widen_query(w, r, t->q + r * t->d);
     int64_t first, end;
-    band_of(w, &first, &end);
+    attn_block_band(w, &first, &end);
     if (first >= end) return;
     columns c = columns_of(w, 0, w->rows, first / FEW_STEP * FEW_STEP, FEW_STEP);
     few_rows(w, &job->k, job->head_dim, t->d, &c, t->k, keys);

@@ -19,6 +19,24 @@ typedef struct attn_cpu_block {
     uint64_t dropout_key;
 } attn_cpu_block;
 
+/* Query and head of row r of the block. */
+static inline int64_t attn_block_query(const attn_cpu_block *w, int64_t r) { return (w->row + r) / w->job->group; }
+
+static inline int64_t attn_block_head(const attn_cpu_block *w, int64_t r)
+{
+    return w->hkv * w->job->group + (w->row + r) % w->job->group;
+}
+
+/* The block's keys that some row sees, [*first, *end): bands move right with the query. */
+static inline void attn_block_band(const attn_cpu_block *w, int64_t *first, int64_t *end)
+{
+    int64_t unused;
+    attn_visible(w->job, &w->seq, attn_block_query(w, 0), first, &unused);
+    attn_visible(w->job, &w->seq, attn_block_query(w, w->rows - 1), &unused, end);
+    *first = attn_max(*first, w->key);
+    *end = attn_min(*end, w->key_end);
+}
+
 /* Running softmax of a block, from fresh: m the largest score, l the sum of exp(score - m), o the sum of
  * exp(score - m) * keep * v. A row that saw no key has m = -inf, l = 0, o = 0. */
 typedef struct attn_cpu_state {
@@ -36,8 +54,8 @@ typedef struct attn_cpu_level {
     size_t (*scratch_bytes)(const attn_job *job, int rows); /* of one thread; a multiple of 64; grows with rows */
     /* Fills `state` with pointers into scratch. */
     void (*forward)(const attn_cpu_block *block, void *scratch, attn_cpu_state *state);
-    /* out[d] = o[d] * factor / divisor, rounded to dtype (a float type); may overwrite o. */
-    void (*store_row)(char *out, int32_t dtype, int64_t n, float *o, float factor, float divisor);
+    /* n elements of out from `offset` on = o * factor / divisor, rounded to out's type (a float type). */
+    void (*store_row)(const attn_view *out, int64_t offset, int64_t n, const float *o, float factor, float divisor);
 } attn_cpu_level;
 
 #define LEVEL(name) extern const attn_cpu_level attn_cpu_level_##name;

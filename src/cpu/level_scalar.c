@@ -78,7 +78,7 @@ static void load_queries(const attn_cpu_block *w, const scratch *t)
 {
     const attn_job *job = w->job;
     for (int r = 0; r < w->rows; r++) {
-        int64_t i = (w->row + r) / job->group, h = w->hkv * job->group + (w->row + r) % job->group;
+        int64_t i = attn_block_query(w, r), h = attn_block_head(w, r);
         attn_read_row(&job->q, w->seq.q_batch, h, w->seq.q_row + i, job->head_dim, t->q + r * job->head_dim);
     }
 }
@@ -122,7 +122,7 @@ static void add_bias(const attn_job *job, int64_t b, int64_t h, int64_t i, int64
 static void score_row(const attn_cpu_block *w, const scratch *t, int r, int64_t key, int n)
 {
     const attn_job *job = w->job;
-    int64_t i = (w->row + r) / job->group, h = w->hkv * job->group + (w->row + r) % job->group, first, end;
+    int64_t i = attn_block_query(w, r), h = attn_block_head(w, r), first, end;
     float *s = t->s + r * K_COLS;
     for (int j = 0; j < n; j += LANES) dot16(t->q + r * job->head_dim, t->k + j, K_COLS, job->head_dim, s + j);
     for (int j = 0; j < n; j++) s[j] *= job->scale;
@@ -157,7 +157,7 @@ static float softmax_row(const scratch *t, int r, int n)
 static void drop_row(const attn_cpu_block *w, const scratch *t, int r, int64_t key, int n)
 {
     const attn_job *job = w->job;
-    int64_t i = (w->row + r) / job->group, h = w->hkv * job->group + (w->row + r) % job->group;
+    int64_t i = attn_block_query(w, r), h = attn_block_head(w, r);
     float *p = t->s + r * K_COLS;
     for (int j = 0; j < n; j++)
         p[j] = attn_dropout_keep(job, w->dropout_key, w->b, h, i, key + j) ? p[j] * job->keep_factor : 0.0f;
@@ -176,7 +176,7 @@ static void forward(const attn_cpu_block *w, void *memory, attn_cpu_state *state
 {
     const attn_job *job = w->job;
     scratch t = layout(job, memory);
-    int64_t dv = attn_round_up(job->head_dim_v, LANES), first, end, unused;
+    int64_t dv = attn_round_up(job->head_dim_v, LANES), first, end;
     *state = (attn_cpu_state){t.m, t.l, t.o, dv};
     for (int r = 0; r < w->rows; r++) {
         t.m[r] = -INFINITY;
@@ -185,11 +185,7 @@ static void forward(const attn_cpu_block *w, void *memory, attn_cpu_state *state
     memset(t.o, 0, (size_t)(w->rows * dv) * sizeof *t.o);
     load_queries(w, &t);
 
-    /* Only tiles with a visible key: bands move right with the query. */
-    attn_visible(job, &w->seq, w->row / job->group, &first, &unused);
-    attn_visible(job, &w->seq, (w->row + w->rows - 1) / job->group, &unused, &end);
-    first = attn_max(first, w->key);
-    end = attn_min(end, w->key_end);
+    attn_block_band(w, &first, &end); /* only tiles with a visible key */
     for (int64_t key = first / K_COLS * K_COLS; key < end; key += K_COLS) {
         int64_t from = attn_max(key, first);
         int n = (int)(attn_min(key + K_COLS, end) - from);
@@ -204,9 +200,9 @@ static void forward(const attn_cpu_block *w, void *memory, attn_cpu_state *state
     }
 }
 
-static void store_row(char *out, int32_t dtype, int64_t n, float *o, float factor, float divisor)
+static void store_row(const attn_view *out, int64_t offset, int64_t n, const float *o, float factor, float divisor)
 {
-    for (int64_t d = 0; d < n; d++) attn_store_element(out, dtype, d, o[d] * factor / divisor);
+    for (int64_t d = 0; d < n; d++) attn_store_float(out, offset + d, o[d] * factor / divisor);
 }
 
 const attn_cpu_level attn_cpu_level_scalar = {

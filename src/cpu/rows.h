@@ -50,19 +50,11 @@ static inline void attn_read_row(const attn_view *t, int64_t batch, int64_t h, i
     }
 }
 
-/* Element d of a row of a float type. */
-static inline void attn_store_element(char *row, int32_t dtype, int64_t d, float x)
-{
-    if (dtype == ATTN_F16) attn_store_u16(row + 2 * d, attn_f32_to_f16(x));
-    else if (dtype == ATTN_BF16) attn_store_u16(row + 2 * d, attn_f32_to_bf16(x));
-    else memcpy(row + 4 * d, &x, sizeof x);
-}
-
 /* The way back for float types. */
 static inline void attn_write_row(const attn_view *t, int64_t batch, int64_t h, int64_t row, int64_t n, const float *x)
 {
-    char *p = attn_element(t, attn_row_offset(t, batch, h, row));
-    for (int64_t d = 0; d < n; d++) attn_store_element(p, t->dtype, d, x[d]);
+    int64_t offset = attn_row_offset(t, batch, h, row);
+    for (int64_t d = 0; d < n; d++) attn_store_float(t, offset + d, x[d]);
 }
 
 #endif

@@ -15,12 +15,10 @@ enum {
 #define EACH_TILE_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6)
 
 typedef __m256 vf;
+#define PS(operation) _mm256_##operation##_ps
+#include "vector_common.h"
 
-VECTOR vf vf_zero(void) { return _mm256_setzero_ps(); }
-VECTOR vf vf_set1(float x) { return _mm256_set1_ps(x); }
 VECTOR vf vf_iota(void) { return _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7); }
-VECTOR vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
-VECTOR void vf_store(float *p, vf x) { _mm256_storeu_ps(p, x); }
 
 VECTOR vf vf_load_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
 VECTOR vf vf_load_bf16(const void *p)
@@ -43,14 +41,6 @@ VECTOR void vf_store_bf16(void *p, vf x)
     _mm_storeu_si128(p, _mm256_castsi256_si128(packed));
 }
 
-VECTOR vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
-VECTOR vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
-VECTOR vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
-VECTOR vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
-VECTOR vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
-VECTOR vf vf_fms(vf a, vf b, vf c) { return _mm256_fmsub_ps(a, b, c); }
-/* b where one of them is NaN */
-VECTOR vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 VECTOR vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 VECTOR vf vf_copysign(vf magnitude, vf sign)
 {

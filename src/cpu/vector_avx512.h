@@ -15,12 +15,10 @@ enum {
 #define EACH_TILE_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
 
 typedef __m512 vf;
+#define PS(operation) _mm512_##operation##_ps
+#include "vector_common.h"
 
-VECTOR vf vf_zero(void) { return _mm512_setzero_ps(); }
-VECTOR vf vf_set1(float x) { return _mm512_set1_ps(x); }
 VECTOR vf vf_iota(void) { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
-VECTOR vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
-VECTOR void vf_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
 
 VECTOR vf vf_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
 VECTOR vf vf_load_bf16(const void *p)
@@ -41,14 +39,6 @@ VECTOR void vf_store_bf16(void *p, vf x)
     _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(_mm512_srli_epi32(rounded, 16), is_nan, quiet)));
 }
 
-VECTOR vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
-VECTOR vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
-VECTOR vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
-VECTOR vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
-VECTOR vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-VECTOR vf vf_fms(vf a, vf b, vf c) { return _mm512_fmsub_ps(a, b, c); }
-/* b where one of them is NaN */
-VECTOR vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 VECTOR vf vf_abs(vf a) { return _mm512_abs_ps(a); }
 VECTOR vf vf_copysign(vf magnitude, vf sign)
 {
