@@ -14,7 +14,7 @@ static const char help[] = "Usage: attn check [OPTIONS]\n"
                            "each case that fails and a summary. The first thing to run on a new machine.\n"
                            "\n"
                            "  --device D    cpu, cuda, cuda:N or reference; auto (default) is every device\n"
-                           "                of this machine\n"
+                           "                of this machine; cpu/LEVEL is one instruction set level\n"
                            "  --quick       A selection that takes a minute or two (default)\n"
                            "  --full        Every case\n"
                            "  --filter S    Only cases whose name contains S\n"
@@ -27,6 +27,19 @@ static const char help[] = "Usage: attn check [OPTIONS]\n"
                            "\n"
                            "Example:\n"
                            "  attn check --device cuda --full\n";
+
+/* The word before a level is that of every command; whether the level is there the suite finds out. */
+static int check_device(const char *device)
+{
+    char word[16];
+    int32_t backend, ordinal;
+    size_t length = strcspn(device, "/");
+    if (!device[length] || !device[length + 1] || length >= sizeof word)
+        return cli_parse_device("--device", device, &backend, &ordinal);
+    memcpy(word, device, length);
+    word[length] = '\0';
+    return cli_parse_device("--device", word, &backend, &ordinal);
+}
 
 static int cmd_check(int argc, char **argv)
 {
@@ -45,8 +58,7 @@ static int cmd_check(int argc, char **argv)
     if (status) return status;
     if (words) return cli_fail(CLI_BAD_INPUT, "check takes no file; got '%s'", argv[0]);
     if (quick && full) return cli_fail(CLI_BAD_INPUT, "--quick and --full exclude each other");
-    int32_t backend, ordinal;
-    status = cli_parse_device("--device", device, &backend, &ordinal);
+    status = check_device(device);
     if (status) return status;
     struct attn_suite_options options = {.device = strcmp(device, "auto") == 0 ? NULL : device,
                                          .full = full,

@@ -65,6 +65,9 @@ unset ATTN_FORCE
 
 bad 2 "got 'x'" check x
 bad 2 '--device: ' check --device gpu
+bad 2 '--device: ' check --device gpu/scalar
+bad 2 '--device: ' check --device cpu/
+good 'one level' check --device cpu/scalar --filter arguments/names-and-sizes
 bad 2 '--quick and --full exclude each other' check --quick --full
 bad 2 "unknown option '--fast'" check --fast
 bad 2 '--filter: the value is empty' check --filter ''

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# awk -v name=MUTANT -v root=DIR -f mutate.awk mutants.txt: carries out one mutant of the list on the files
+# awk -v name=MUTANT -v root=DIR -f mutate.awk LIST...: carries out one mutant of the lists on the files
 # below DIR and prints the names of these files. Old texts are text, not patterns. Fails unless each is there
-# exactly as often as the list says.
+# exactly as often as its list says.
 
 function fail(text) {
-  print "mutants.txt: " name ": " text "\n" >"/dev/stderr"
+  print "mutants: " name ": " text "\n" >"/dev/stderr"
   failed = 1
   exit 1
 }

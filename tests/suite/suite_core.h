@@ -109,7 +109,10 @@ void suite_report_free(struct suite *s);
 /* The sections, in the order of suite_main.c. */
 void suite_run_grid(struct suite *s);
 void suite_run_random(struct suite *s);
+void suite_run_sizes(struct suite *s);
+void suite_run_values(struct suite *s);
 void suite_run_metamorphic(struct suite *s);
+void suite_run_determinism(struct suite *s);
 void suite_run_dropout(struct suite *s);
 void suite_run_append(struct suite *s);
 void suite_run_merge(struct suite *s);

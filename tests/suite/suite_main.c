@@ -8,14 +8,18 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Those first that find most in the shortest time. */
 static const struct suite_section sections[] = {
-    {"grid", "pairwise over sizes, types and features, against the reference", suite_run_grid},
+    {"sizes", "around the sizes in which kernels work", suite_run_sizes},
+    {"values", "exp, tanh, rounding, NaN", suite_run_values},
     {"random", "seeded random small problems, against the reference", suite_run_random},
-    {"metamorphic", "the same problem put differently", suite_run_metamorphic},
     {"dropout", "masks against Philox written from the specification", suite_run_dropout},
     {"append", "cache writes, bit for bit", suite_run_append},
     {"merge", "parts of one attention", suite_run_merge},
     {"cases", "inputs that broke other libraries", suite_run_cases},
+    {"grid", "pairwise over sizes, types and features, against the reference", suite_run_grid},
+    {"determinism", "the same bits from every team, at every place of a batch", suite_run_determinism},
+    {"metamorphic", "the same problem put differently", suite_run_metamorphic},
     {"gradients", "backward", suite_run_gradients},
     {"arguments", "each field wrong once", suite_run_arguments},
     {"concurrency", "threads, nesting, fork", suite_run_concurrency},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The same problem put differently must give the same answer: to the bit where docs/semantics.md section 8 promises it,
- * within the accuracy rule otherwise. */
+ * within the accuracy rule otherwise. Teams and batches are in suite_determinism.c. */
 #include "suite_case.h"
 
 #include <math.h>
@@ -116,21 +116,6 @@ static void expect_close(struct suite_check *check, const struct suite_case *bas
 
 /* ---- to the bit ------------------------------------------------------------------------------------------------- */
 
-static void threads(struct suite_check *check, const struct suite_case *base)
-{
-    static const int counts[] = {1, 2, 3, 7};
-    for (int splits = 0; splits <= 3; splits += 3)
-        for (int n = 0; n < 4; n++) {
-            struct suite_case one = *base, variant = *base;
-            char what[64];
-            one.num_splits = variant.num_splits = splits;
-            one.threads = 1;
-            variant.threads = counts[n];
-            snprintf(what, sizeof what, "%d threads, %d splits", counts[n], splits);
-            expect_same(check, &one, &variant, NULL, what);
-        }
-}
-
 static void again(struct suite_check *check, const struct suite_case *base)
 {
     expect_same(check, base, base, NULL, "a second call");
@@ -178,52 +163,6 @@ static void seed_in_memory(struct suite_check *check, const struct suite_case *b
     struct suite_case variant = *base;
     variant.seed_in_memory = 1;
     expect_same(check, base, &variant, NULL, "seed_offset");
-}
-
-/* Rows of one sequence of a batch against the same sequence alone. */
-static void compare_place(struct suite_check *check, const struct suite_case *batch, const struct suite_result *all,
-                          int place)
-{
-    struct suite_case alone = *batch;
-    struct suite_result x = {0};
-    int64_t row = 0, rows = batch->hq * batch->q_used[place];
-    for (int n = 0; n < place; n++) row += batch->hq * batch->q_used[n];
-    alone.b = 1;
-    alone.identity = batch->identity + place;
-    alone.q_used = batch->q_used + place;
-    alone.k_used = batch->k_used + place;
-    alone.origin[0] = place; /* dropout is bit-equal at an equal batch index */
-    if (!run_case(check, alone, NULL, &x)) return;
-    int same = x.rows == rows && !memcmp(x.out, all->out + row * x.dv, sizeof *x.out * (size_t)(rows * x.dv)) &&
-               !memcmp(x.lse, all->lse + row, sizeof *x.lse * (size_t)rows);
-    suite_expect(check, same, "sequence %d at place %d of a batch of five differs from itself alone",
-                 (int)batch->identity[place], place);
-    suite_result_free(&x);
-}
-
-static void alone_or_in_batch(struct suite_check *check, const struct suite_case *base)
-{
-    static const int kinds[] = {LENGTHS_USED, LENGTHS_PACKED};
-    const int32_t q[5] = {(int32_t)base->sq, 1, 7, 3, 33}, k[5] = {(int32_t)base->sk, 300, 7, 65, 1};
-    for (int turn = 0; turn < 10; turn++) {
-        int32_t who[5], q_used[5], k_used[5];
-        struct suite_case batch = *base;
-        struct suite_result all = {0};
-        for (int n = 0; n < 5; n++) {
-            who[n] = (n + turn) % 5;
-            q_used[n] = q[who[n]];
-            k_used[n] = k[who[n]];
-            if (q_used[n] > batch.sq) batch.sq = q_used[n];
-            if (k_used[n] > batch.sk) batch.sk = k_used[n];
-        }
-        batch.b = 5;
-        batch.identity = who, batch.q_used = q_used, batch.k_used = k_used;
-        batch.q_lengths = batch.k_lengths = kinds[turn / 5];
-        if (!run_case(check, batch, NULL, &all)) return;
-        for (int place = 0; place < 5; place++)
-            if (who[place] == 0 || turn == 0) compare_place(check, &batch, &all, place);
-        suite_result_free(&all);
-    }
 }
 
 /* ---- within the rule -------------------------------------------------------------------------------------------- */
@@ -345,14 +284,12 @@ static void one_key(struct suite_check *check, const struct suite_case *base)
 }
 
 static const struct relation relations[] = {
-    {"threads", threads},
     {"again", again},
     {"layouts", layouts},
     {"paged", paged},
     {"without-lse", without_lse},
     {"scale", explicit_scale},
     {"seed-in-memory", seed_in_memory},
-    {"batch", alone_or_in_batch},
     {"splits", splits},
     {"repeated-heads", repeated_heads},
     {"wide-window", wide_window},

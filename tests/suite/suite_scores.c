@@ -55,10 +55,14 @@ static int64_t bias_offset(const struct suite_view *bias, int64_t b, int64_t h, 
     return element;
 }
 
-/* Floats within +-5, BOOL keeps most; holes: every fourth row, the first one included, and a tenth of the rest. */
-static float bias_value(const struct suite_case *c, int64_t i, uint64_t element)
+/* Floats within +-5, BOOL keeps most; holes: every fourth row, the first one included, and a tenth of the rest. They
+ * follow from the sequence and the indices that the bias has, not from where it lies. */
+static float bias_value(const struct suite_case *c, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    struct suite_random r = suite_random_of(c->seed, (uint64_t)STREAM_BIAS << 56 ^ element);
+    struct bias_shape s = bias_shape_of(c->bias);
+    uint64_t who = !s.b ? 0 : c->identity ? (uint64_t)c->identity[b] : (uint64_t)b;
+    uint64_t pair = (s.h ? (uint64_t)h << 40 : 0) + (s.q ? (uint64_t)i << 20 : 0) + (s.k ? (uint64_t)j : 0);
+    struct suite_random r = suite_random_of(c->seed, suite_mix((uint64_t)STREAM_BIAS << 56 ^ who) ^ pair);
     float x = 1.5f * suite_normal(&r);
     int hole = c->bias == BIAS_HOLES || c->bias == BIAS_BOOL ? i % 4 == 0 || suite_below(&r, 10) == 0
                                                              : suite_below(&r, 10) < 3;
@@ -80,7 +84,7 @@ static void fill_bias(struct suite_built *t)
             for (int64_t i = 0; i < t->sequence[b].sq; i++)
                 for (int64_t j = 0; j < t->sequence[b].sk; j++) {
                     int64_t element = bias_offset(&t->bias, b, h, i, j);
-                    write_bias(t, element, bias_value(&t->c, i, (uint64_t)element));
+                    write_bias(t, element, bias_value(&t->c, b, h, i, j));
                 }
 }
 
