@@ -33,7 +33,7 @@ enum {
     STEP = 128,            /* keys packed at a time */
     STRIP = 4 * TILE_ROWS, /* rows between QK' and PV */
     ROW_STEP = 2 * TILE_ROWS < 24 ? 24 : 2 * TILE_ROWS,
-    MOST_ROWS = 9 * ROW_STEP,
+    MOST_ROWS = 18 * ROW_STEP,
     FEW_STEP = 64, /* keys at a time then: f16, D = 128: K and V 16 KiB each */
     SHARE = 4,     /* rows that share a loaded key or value then */
     ROOM = (STRIP + W - 1) / W * W
@@ -78,11 +78,12 @@ static size_t scratch_bytes(const attn_job *job, int rows)
     return (size_t)scratch_floats(job, rows, &unused, NULL) * sizeof(float);
 }
 
-/* As many rows as share the L2 cache with a step's K and V; but packing is worth it from some rows on. */
+/* As many rows as share the L2 cache with a step's K and V, packed, and with the next step's; but packing is worth it
+ * from some rows on. */
 static int task_rows(const attn_job *job, size_t l2_bytes)
 {
     int64_t d = attn_round_up(job->head_dim, W) + attn_round_up(job->head_dim_v, W);
-    int64_t floats = (int64_t)(l2_bytes / 4 * 3 / sizeof(float)) - STEP * d - STRIP * STEP;
+    int64_t floats = (int64_t)(l2_bytes / 4 * 3 / sizeof(float)) - 2 * STEP * d - STRIP * STEP;
     int64_t rows = floats / attn_max(d, 1) / ROW_STEP * ROW_STEP;
     return (int)(rows < 4 * ROW_STEP ? 4 * ROW_STEP : rows > MOST_ROWS ? MOST_ROWS : rows);
 }
@@ -140,6 +141,9 @@ static void find_rows(const attn_cpu_block *w, const attn_view *view, int64_t ke
         rows[n] = attn_element(view, attn_row_offset(view, batch, w->hkv, row));
     }
 }
+
+/* On Sapphire Rapids more lines can be on their way to L2 than to L1: 15 GB/s a thread against 11. */
+ALWAYS_INLINE void prefetch_to_l2(const char *p) { __builtin_prefetch(p, 0, 2); }
 
 /* Rows that kernels can load as they are; others are widened to float32 first. */
 static int is_direct(const attn_view *view, int64_t n) { return is_float_type(view->dtype) && n % W == 0; }
@@ -367,6 +371,49 @@ static void pack_values(const attn_cpu_block *w, const scratch *t, const columns
     }
 }
 
+/* The rows of the next step, fetched into the L2 cache a few lines at a time between this step's tiles: a burst would
+ * only move the wait. */
+typedef struct ahead {
+    const char *rows[2 * STEP]; /* of K, then of V */
+    int64_t bytes[2];           /* of a row of K, of V */
+    int keys, count;            /* rows of K; all rows */
+    int lines;                  /* to be fetched a tile */
+    int row;                    /* the next line: in this row, */
+    int64_t at;                 /* from this byte on */
+} ahead;
+
+static int ahead_rows(const attn_cpu_block *w, const attn_view *view, int64_t n, const columns *c, const char **rows,
+                      int64_t *bytes)
+{
+    if (!is_direct(view, n)) return 0; /* widening takes longer than reading */
+    find_rows(w, view, c->key + c->c0, 0, c->c1 - c->c0, rows);
+    *bytes = (int64_t)attn_dtype_bytes((attn_dtype)view->dtype, n);
+    return c->c1 - c->c0;
+}
+
+static void plan_ahead(const attn_cpu_block *w, int64_t key, int64_t end, int64_t step_tiles, ahead *a)
+{
+    const attn_job *job = w->job;
+    a->keys = a->count = a->row = 0;
+    a->bytes[0] = a->bytes[1] = a->at = 0;
+    if (key >= end) return;
+    columns c = columns_of(w, 0, w->rows, key, STEP);
+    a->keys = ahead_rows(w, &job->k, job->head_dim, &c, a->rows, &a->bytes[0]);
+    a->count = a->keys + ahead_rows(w, &job->v, job->head_dim_v, &c, a->rows + a->keys, &a->bytes[1]);
+    a->lines = (int)((a->bytes[0] + a->bytes[1]) / 64 * STEP / step_tiles + 1);
+}
+
+static void fetch_ahead(ahead *a)
+{
+    for (int n = 0; n < a->lines && a->row < a->count; n++) {
+        prefetch_to_l2(a->rows[a->row] + a->at);
+        a->at += 64;
+        if (a->at < a->bytes[a->row >= a->keys]) continue;
+        a->at = 0;
+        a->row++;
+    }
+}
+
 /* Q in tiles of tile_rows rows: element d of a tile's row r at [d][r]. */
 static void pack_queries(const attn_cpu_block *w, const scratch *t, int tile_rows)
 {
@@ -459,7 +506,8 @@ static const struct tile_functions {
 #undef CASE
 };
 
-static void score_strip(const attn_cpu_block *w, const scratch *t, int r0, int rows, int tile_rows, const columns *c)
+static void score_strip(const attn_cpu_block *w, const scratch *t, int r0, int rows, int tile_rows, const columns *c,
+                        ahead *next)
 {
     const int64_t panel = t->d * W;
     for (int n = c->a0; n < c->a1; n += 2 * W)
@@ -468,10 +516,12 @@ static void score_strip(const attn_cpu_block *w, const scratch *t, int r0, int r
             const float *q = t->q + (int64_t)((r0 + r) / tile_rows) * TILE_ROWS * w->job->head_dim;
             score_function *score = c->a1 - n > W ? f->score : f->score_half;
             score(w->job->head_dim, q, t->k + n / W * panel, panel, w->job->scale, t->s + r * STEP + n);
+            fetch_ahead(next);
         }
 }
 
-static void value_strip(const scratch *t, int r0, int rows, int tile_rows, const columns *c, const float *shrink)
+static void value_strip(const scratch *t, int r0, int rows, int tile_rows, const columns *c, const float *shrink,
+                        ahead *next)
 {
     for (int64_t d = 0; d < t->dv; d += 2 * W)
         for (int r = 0; r < rows; r += tile_rows) {
@@ -479,6 +529,7 @@ static void value_strip(const scratch *t, int r0, int rows, int tile_rows, const
             value_function *value = t->dv - d > W ? f->value : f->value_half;
             value(c->c1 - c->c0, t->s + r * STEP + c->c0, t->v + d * STEP + c->c0 * W, shrink + r,
                   t->o + (r0 + r) * t->dv + d, t->dv);
+            fetch_ahead(next);
         }
 }
 
@@ -488,18 +539,21 @@ static void forward_tiles(const attn_cpu_block *w, const scratch *t)
     pack_queries(w, t, tile_rows);
     int64_t first, end;
     attn_block_band(w, &first, &end);
+    const int64_t step_tiles = attn_ceil_div(w->rows, tile_rows) * (STEP / (2 * W) + attn_ceil_div(t->dv, 2 * W));
+    ahead next;
     for (int64_t key = first / STEP * STEP; key < end; key += STEP) {
         columns all = columns_of(w, 0, w->rows, key, STEP);
         pack_keys(w, t, &all);
         pack_values(w, t, &all);
+        plan_ahead(w, key + STEP, end, step_tiles, &next);
         for (int r = 0; r < w->rows; r += strip) {
             int rows = w->rows - r < strip ? w->rows - r : strip;
             float shrink[ROOM];
             columns c = columns_of(w, r, rows, key, STEP);
             if (c.c0 >= c.c1) continue;
-            score_strip(w, t, r, rows, tile_rows, &c);
+            score_strip(w, t, r, rows, tile_rows, &c, &next);
             softmax_rows(w, t, r, rows, &c, shrink);
-            value_strip(t, r, rows, tile_rows, &c, shrink);
+            value_strip(t, r, rows, tile_rows, &c, shrink, &next);
         }
     }
 }
@@ -530,8 +584,7 @@ ALWAYS_INLINE void few_scores_as(int32_t type, int rows, const float *q, int64_t
     for (int r = 0; r < rows; r++) memcpy(s + r * STEP, total + r * count, (size_t)count * sizeof *total);
 }
 
-/* What is read next, to be fetched meanwhile: bytes [from, to) of each row, none where `to` is 0. To the L2 cache: on
- * Sapphire Rapids more lines can be on their way there than to L1 (15 GB/s a thread against 11). */
+/* What is read next, to be fetched meanwhile: bytes [from, to) of each row, none where `to` is 0. */
 typedef struct prefetch {
     const char *const *rows;
     int64_t from, to;
@@ -539,7 +592,7 @@ typedef struct prefetch {
 
 ALWAYS_INLINE void prefetch_row(const prefetch *next, int n)
 {
-    for (int64_t at = next->from; at < next->to; at += 64) __builtin_prefetch(next->rows[n] + at, 0, 2);
+    for (int64_t at = next->from; at < next->to; at += 64) prefetch_to_l2(next->rows[n] + at);
 }
 
 /* O of `rows` rows and `vectors` vectors of columns from d on. */
