@@ -18,7 +18,7 @@
  * during PV the next step's K.
  *
  * Bytes, many rows of f32: a block of R rows reads Sk (D + Dv) 4 bytes of K and V and works 4 Sk R D flops: with R =
- * 252, D = Dv = 128 63 flops a byte. Few rows: K and V once, all heads of a group together.
+ * 504, D = Dv = 128 252 flops a byte. Few rows: K and V once, all heads of a group together.
  * Scratch of a thread, float32: Q [rows][D], O [rows][Dv], K and V of a step, S [STRIP][STEP], one panel of rows.
  *
  * -inf: a row whose scores are all -inf keeps m = -inf and exponents are taken against 0, so it adds exact zeros.
