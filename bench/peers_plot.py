@@ -47,6 +47,14 @@ def draw_panel(axes, entries, labels, peak, level):
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def strip_lines(file):
+    """matplotlib ends lines of SVG with blanks, which version control counts as mistakes."""
+    with open(file, encoding="utf-8") as f:
+        lines = f.read().splitlines()
+    with open(file, "w", encoding="utf-8") as f:
+        f.writelines(line.rstrip() + "\n" for line in lines)
+
+
 def draw(data, files):
     sweep = data["sweep"]
     groups = panels(sweep)
@@ -77,3 +85,5 @@ def draw(data, files):
     figure.tight_layout(rect=(0, 0.4 / height, 1, 1 - 0.62 / height))
     for file in files:
         figure.savefig(file, dpi=160)
+        if str(file).endswith(".svg"):
+            strip_lines(file)
