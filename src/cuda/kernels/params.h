@@ -3,7 +3,7 @@
 #ifndef ATTN_CUDA_PARAMS_H
 #define ATTN_CUDA_PARAMS_H
 
-#include "job.h"
+#include "append_job.h"
 
 enum {
     SIMT_THREADS = 256,
@@ -12,6 +12,9 @@ enum {
     SIMT_CHUNK = 64,                     /* elements of rows that are in shared memory at a time */
     SIMT_STRIDE = SIMT_CHUNK + 4,        /* floats between rows there: eight rows start in different banks */
     SIMT_FOLD_THREADS = 128,
+    SIMT_PARTS = 24, /* of a merge, that travel with the launch */
+    SIMT_APPEND_THREADS = 128,
+    SIMT_APPEND_SHARED = (ATTN_MAX_HEAD_DIM + SIMT_APPEND_THREADS / 32) * 4,
     SIMT_PIECE = 1024,                   /* keys of a piece of a sequence of few queries */
     SIMT_FEW = 16,                       /* up to so many queries */
     SIMT_BLOCK_BYTES = 192,              /* what all threads know of their task */
@@ -27,6 +30,31 @@ typedef struct attn_simt_forward {
     int64_t pieces, row_room;
     int64_t blocks;
 } attn_simt_forward;
+
+typedef struct attn_simt_append {
+    attn_append_job job;
+    int64_t blocks;
+} attn_simt_append;
+
+typedef struct attn_simt_mask {
+    attn_job job;
+    attn_view keep; /* [B][Hq][Sq][Sk] bytes */
+    int64_t blocks;
+} attn_simt_mask;
+
+typedef struct attn_simt_part {
+    attn_view out;
+    const float *lse;
+    int64_t lse_stride[3];
+} attn_simt_part;
+
+typedef struct attn_simt_merge {
+    attn_view out, lse;
+    const attn_simt_part *more_parts; /* in device memory, if there are more than fit below */
+    int64_t shape[4], blocks;
+    int32_t parts, pad;
+    attn_simt_part part[SIMT_PARTS];
+} attn_simt_merge;
 
 /* Keys of a piece of a sequence: a rule on the sequence alone, so that neither batch nor device decides a bit. */
 ATTN_INLINE int64_t attn_simt_piece_keys(const attn_job *job, int64_t q_len, int64_t k_len)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Elements of rows of any storage type as float32: four at a time, from element d (a multiple of four) of a row that
-// starts at element `place`. Whatever the alignment: vector loads where it allows them.
+// starts at element `place`. Whatever the alignment: vector loads where it allows them. And whether dropout keeps a pair.
 #ifndef ATTN_CUDA_ROWS_CUH
 #define ATTN_CUDA_ROWS_CUH
 
@@ -83,6 +83,17 @@ DEVICE void load_four(const attn_view &t, int64_t place, int64_t d, int64_t n, f
     case ATTN_Q4_0: load_four_blocks(t, place + d, x); break;
     default: load_four_bytes(t.data + place + d, count, t.dtype, scale, x);
     }
+}
+
+// attn_dropout_keep() without an index into registers.
+DEVICE bool is_kept(const attn_job &job, uint64_t seed, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const uint64_t column = uint64_t(job.column_origin + j);
+    const attn_philox r = attn_philox_4x32_10(attn_dropout_group(column), uint32_t(job.row_origin + i),
+                                              uint32_t(job.head_origin + h), uint32_t(job.batch_origin + b), seed);
+    const int n = attn_dropout_word(column);
+    const uint32_t low = n & 1 ? r.word[1] : r.word[0], high = n & 1 ? r.word[3] : r.word[2];
+    return (n & 2 ? high : low) >= job.keep_threshold;
 }
 
 #endif

@@ -250,17 +250,6 @@ DEVICE void finish_scores(const attn_job &job, const block_of_rows &w, int64_t k
     }
 }
 
-// attn_dropout_keep() without an index into registers.
-DEVICE bool is_kept(const attn_job &job, uint64_t seed, int64_t b, int64_t h, int64_t i, int64_t j)
-{
-    const uint64_t column = uint64_t(job.column_origin + j);
-    const attn_philox r = attn_philox_4x32_10(attn_dropout_group(column), uint32_t(job.row_origin + i),
-                                              uint32_t(job.head_origin + h), uint32_t(job.batch_origin + b), seed);
-    const int n = attn_dropout_word(column);
-    const uint32_t low = n & 1 ? r.word[1] : r.word[0], high = n & 1 ? r.word[3] : r.word[2];
-    return (n & 2 ? high : low) >= job.keep_threshold;
-}
-
 DEVICE void drop(const attn_job &job, const block_of_rows &w, int64_t key, const tile &t)
 {
     const uint64_t seed = attn_job_dropout_key(&job);
