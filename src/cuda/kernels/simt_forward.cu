@@ -295,10 +295,7 @@ DEVICE void values(const attn_job &job, const tile &t, const float (&shrink)[4],
             if (n) block_barrier(); // the chunk before is used up
             stage(job.v, t.v_place, t.v_scale, n * SIMT_CHUNK, job.head_dim_v, t.b);
             block_barrier(); // and P is complete
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) o[n][i][e] *= shrink[i];
+            float sum[4][4] = {}; // of this step: one sum over all keys would round too often
 #pragma unroll 2
             for (int key = 0; key < SIMT_KEYS; key += 4) {
                 float x[4][4], y[4][4];
@@ -312,8 +309,12 @@ DEVICE void values(const attn_job &job, const tile &t, const float (&shrink)[4],
 #pragma unroll
                     for (int i = 0; i < 4; i++)
 #pragma unroll
-                        for (int e = 0; e < 4; e++) o[n][i][e] = fma_f32(x[i][k], y[k][e], o[n][i][e]);
+                        for (int e = 0; e < 4; e++) sum[i][e] = fma_f32(x[i][k], y[k][e], sum[i][e]);
             }
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) o[n][i][e] = fma_f32(o[n][i][e], shrink[i], sum[i][e]);
         }
     }
 }
