@@ -199,7 +199,7 @@ static attn_status check_bias(const attn_problem *p, attn_job *job)
     return attn_check_tensor(&p->bias, "bias", DTYPES_FLOAT | 1u << ATTN_BOOL, ROLE_BIAS, NULL, &job->bias);
 }
 
-attn_status attn_validate_problem(const attn_problem *p, attn_job *job)
+attn_status attn_validate_problem(const attn_problem *p, bool readable, attn_job *job)
 {
     memset(job, 0, sizeof *job);
     ATTN_TRY(check_mask(p, job));
@@ -207,13 +207,13 @@ attn_status attn_validate_problem(const attn_problem *p, attn_job *job)
     ATTN_TRY(check_scalars(p, job));
     ATTN_TRY(check_pages(p, job));
     int64_t rows = p->q.shape[2], keys = p->page_table ? p->page_table_pages * job->page_size : p->k.shape[2];
-    ATTN_TRY(attn_check_lengths(&p->q_len, "q_len", job->batch, rows, &job->q_span, &job->max_q));
-    ATTN_TRY(attn_check_lengths(&p->kv_len, "kv_len", job->batch, keys, &job->kv_span, &job->max_k));
+    ATTN_TRY(attn_check_lengths(&p->q_len, "q_len", readable, job->batch, rows, &job->q_span, &job->max_q));
+    ATTN_TRY(attn_check_lengths(&p->kv_len, "kv_len", readable, job->batch, keys, &job->kv_span, &job->max_k));
     ATTN_TRY(check_heads(job, rows));
     ATTN_TRY(check_dropout(p, job));
     ATTN_TRY(check_outputs(p, job));
     ATTN_TRY(check_bias(p, job));
-    return check_page_entries(job);
+    return readable ? check_page_entries(job) : ATTN_OK;
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */

@@ -116,7 +116,7 @@ attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, 
     plan->num_splits = (int32_t)piece_count(job, level->key_step, job->max_q, job->max_k);
     snprintf(plan->isa, sizeof plan->isa, "%s", level->name);
     snprintf(plan->kernel, sizeof plan->kernel, "forward_%s", level->name);
-    snprintf(plan->reason, sizeof plan->reason, "host tensors, no GPU backend in this build; %s level %s",
+    snprintf(plan->reason, sizeof plan->reason, "host tensors; %s level %s",
              ctx->force.isa[0] || ctx->force.kernel[0] ? "forced" : "best", level->name);
     return ATTN_OK;
 }
