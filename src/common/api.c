@@ -31,8 +31,10 @@ static attn_status plan_portable(const attn_backend_table *backend, bool there, 
         return attn_fail(ATTN_UNSUPPORTED, "%s: the %s backend has no kernel for it yet; the cpu backend computes it",
                          operation, backend->name);
     snprintf(plan->kernel, sizeof plan->kernel, "%s_%s", operation, backend->name);
-    snprintf(plan->isa, sizeof plan->isa, "portable");
-    snprintf(plan->reason, sizeof plan->reason, "host tensors; one portable implementation");
+    bool gpu = backend == &attn_cuda_backend;
+    snprintf(plan->isa, sizeof plan->isa, "%s", gpu ? "simt" : "portable");
+    snprintf(plan->reason, sizeof plan->reason, "%s", gpu ? "a GPU's tensors; one implementation for all GPUs"
+                                                          : "host tensors; one portable implementation");
     return ATTN_OK;
 }
 
@@ -74,22 +76,24 @@ static attn_status prepare(const attn_context *ctx, attn_op op, const attn_probl
     return ATTN_OK;
 }
 
-typedef attn_status attn_run(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace);
+typedef attn_status attn_run(const attn_context *ctx, const attn_job *job, const attn_plan *plan, const attn_exec *exec);
 
-static attn_status run(const attn_context *ctx, attn_run *body, const attn_job *job, const attn_exec *exec,
+/* The host's workspace comes from here, a GPU's from its backend. */
+static attn_status run(const attn_context *ctx, attn_run *body, const attn_job *job, attn_exec *exec,
                        const attn_plan *plan)
 {
+    if (plan->backend == ATTN_BACKEND_CUDA) return body(ctx, job, plan, exec);
     if (exec->workspace) {
         if (exec->workspace_bytes < plan->workspace_bytes)
             return attn_fail(ATTN_WORKSPACE_TOO_SMALL, "exec.workspace_bytes: %zu, this call needs %zu",
                              exec->workspace_bytes, plan->workspace_bytes);
-        return body(ctx, job, plan, exec->workspace);
+        return body(ctx, job, plan, exec);
     }
-    void *workspace = attn_context_alloc(ctx, plan->workspace_bytes);
-    if (!workspace)
+    exec->workspace = attn_context_alloc(ctx, plan->workspace_bytes);
+    if (!exec->workspace)
         return attn_fail(ATTN_OUT_OF_MEMORY, "no host memory for a workspace of %zu bytes", plan->workspace_bytes);
-    attn_status status = body(ctx, job, plan, workspace);
-    attn_context_release(ctx, workspace);
+    attn_status status = body(ctx, job, plan, exec);
+    attn_context_release(ctx, exec->workspace);
     return status;
 }
 
@@ -155,7 +159,7 @@ attn_status attn_kv_append(attn_context *ctx, const attn_append *append, const a
     attn_exec e;
     attn_plan plan;
     ATTN_TRY(prepare_append(ctx, append, exec, &job, &e, &plan));
-    return serving(ctx, &e)->append(ctx, &job);
+    return serving(ctx, &e)->append(ctx, &job, &plan, &e);
 }
 
 static attn_status prepare_merge(const attn_context *ctx, int32_t n, const attn_tensor *out_parts,
@@ -186,7 +190,7 @@ attn_status attn_merge(attn_context *ctx, int32_t n, const attn_tensor *out_part
     attn_exec e;
     attn_plan plan;
     ATTN_TRY(prepare_merge(ctx, n, out_parts, lse_parts, out, lse, exec, &job, &e, &plan));
-    return serving(ctx, &e)->merge(ctx, &job);
+    return serving(ctx, &e)->merge(ctx, &job, &plan, &e);
 }
 
 attn_status attn_dropout_mask(attn_context *ctx, const attn_problem *problem, const attn_tensor *keep,
@@ -199,5 +203,5 @@ attn_status attn_dropout_mask(attn_context *ctx, const attn_problem *problem, co
     ATTN_TRY(prepare(ctx, ATTN_OP_DROPOUT_MASK, problem, NULL, exec, &job, &e, &plan));
     if (!keep) return attn_fail(ATTN_INVALID_ARGUMENT, "keep is NULL");
     ATTN_TRY(attn_validate_keep(&job, keep, &view));
-    return serving(ctx, &e)->dropout_mask(ctx, &job, &view);
+    return serving(ctx, &e)->dropout_mask(ctx, &job, &view, &plan, &e);
 }

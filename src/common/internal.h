@@ -81,19 +81,22 @@ attn_status attn_export(void *theirs, const void *ours, size_t our_size, const c
 
 /* ---- backends -------------------------------------------------------------------------------- */
 
-/* A backend answers what it can do by filling the plan (kernel, isa, threads, splits, workspace), or
- * UNSUPPORTED with the reason; an operation that it lacks altogether is NULL. The calls get the plan of their own query and a workspace of at least
- * plan->workspace_bytes. */
+/* A backend answers what it can do by filling the plan (kernel, isa, threads, splits, workspace), or UNSUPPORTED with the
+ * reason; an operation that it lacks altogether is NULL. The calls get the plan of their own query. On the host
+ * exec->workspace has plan->workspace_bytes at least; on a GPU it is what the caller gave, perhaps NULL. */
 struct attn_backend_table {
     attn_backend id;
     const char *name;
     bool (*has_kernel)(const char *kernel); /* a name that its plans can give */
     attn_status (*plan)(const attn_context *ctx, attn_op op, const attn_job *job, attn_plan *plan);
-    attn_status (*forward)(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace);
-    attn_status (*backward)(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace);
-    attn_status (*append)(const attn_context *ctx, const attn_append_job *job);
-    attn_status (*merge)(const attn_context *ctx, const attn_merge_job *job);
-    attn_status (*dropout_mask)(const attn_context *ctx, const attn_job *job, const attn_view *keep);
+    attn_status (*forward)(const attn_context *ctx, const attn_job *job, const attn_plan *plan, const attn_exec *exec);
+    attn_status (*backward)(const attn_context *ctx, const attn_job *job, const attn_plan *plan, const attn_exec *exec);
+    attn_status (*append)(const attn_context *ctx, const attn_append_job *job, const attn_plan *plan,
+                          const attn_exec *exec);
+    attn_status (*merge)(const attn_context *ctx, const attn_merge_job *job, const attn_plan *plan,
+                         const attn_exec *exec);
+    attn_status (*dropout_mask)(const attn_context *ctx, const attn_job *job, const attn_view *keep,
+                                const attn_plan *plan, const attn_exec *exec);
 };
 
 extern const attn_backend_table attn_cpu_backend, attn_cuda_backend, attn_ref_backend;

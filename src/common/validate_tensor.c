@@ -217,6 +217,7 @@ static attn_status check_exec_device(const attn_context *ctx, int32_t device)
 attn_status attn_check_exec(const attn_context *ctx, const attn_exec *given, attn_exec *exec)
 {
     *exec = (attn_exec)ATTN_EXEC_INIT;
+    exec->flags = ATTN_EXEC_WAIT;
     if (!given) return ATTN_OK;
     ATTN_TRY(attn_import(exec, sizeof *exec, given, "exec"));
     if (exec->flags & ~(uint32_t)ATTN_EXEC_WAIT)

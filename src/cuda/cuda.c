@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The CUDA backend: its devices, what a context holds of them, and its table. */
-#include "state.h"
+#include "calls.h"
 #include <stdio.h>
 
 /* ---- devices --------------------------------------------------------------------------------- */
@@ -72,24 +72,22 @@ attn_status attn_cuda_open(const attn_context *ctx, int32_t ordinal, attn_cuda_d
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static bool has_kernel(const char *kernel)
-{
-    (void)kernel;
-    return false;
-}
-
 static attn_status plan_cuda(const attn_context *ctx, attn_op op, const attn_job *job, attn_plan *plan)
 {
-    (void)ctx, (void)job, (void)plan;
-    bool backward = op == ATTN_OP_BACKWARD;
-    return attn_fail(ATTN_UNSUPPORTED, "%s: the cuda backend has no kernels for it yet; the %s backend computes it",
-                     backward ? "backward" : "forward", backward ? "reference" : "cpu");
+    if (op == ATTN_OP_BACKWARD)
+        return attn_fail(ATTN_UNSUPPORTED, "backward: the cuda backend has no kernels for it yet; the reference backend "
+                         "computes it");
+    return attn_cuda_plan_forward(ctx, job, plan);
 }
 
 /* Operations without a function here are UNSUPPORTED. */
 const attn_backend_table attn_cuda_backend = {
     .id = ATTN_BACKEND_CUDA,
     .name = "cuda",
-    .has_kernel = has_kernel,
+    .has_kernel = attn_cuda_has_kernel,
     .plan = plan_cuda,
+    .forward = attn_cuda_forward,
+    .append = attn_cuda_append,
+    .merge = attn_cuda_merge,
+    .dropout_mask = attn_cuda_dropout_mask,
 };

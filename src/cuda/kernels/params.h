@@ -21,25 +21,22 @@ enum {
     SIMT_SHARED = 2 * SIMT_ROWS * SIMT_STRIDE * 4 + SIMT_ROWS * 3 * 8 + SIMT_KEYS * (2 * 8 + 2 * 4) + SIMT_BLOCK_BYTES
 };
 
-/* Everything of a forward call. Block n of simt_forward does tasks n, n + blocks, ...; task = ((b Hkv + hkv) row_blocks +
+/* Everything of a forward call. Block n does tasks n, n + blocks, ...; task = ((b Hkv + hkv) row_blocks +
  * block) pieces + piece, of which sequences shorter than the bounds have only some. */
 typedef struct attn_simt_forward {
     attn_job job;
     float *partials;           /* [B][Hkv][row_room][pieces][Dv + 2]: m, l, O; NULL: pieces is 1 */
     int64_t tasks, row_blocks; /* bounds by max_q and max_k */
     int64_t pieces, row_room;
-    int64_t blocks;
 } attn_simt_forward;
 
 typedef struct attn_simt_append {
     attn_append_job job;
-    int64_t blocks;
 } attn_simt_append;
 
 typedef struct attn_simt_mask {
     attn_job job;
     attn_view keep; /* [B][Hq][Sq][Sk] bytes */
-    int64_t blocks;
 } attn_simt_mask;
 
 typedef struct attn_simt_part {
@@ -51,7 +48,7 @@ typedef struct attn_simt_part {
 typedef struct attn_simt_merge {
     attn_view out, lse;
     const attn_simt_part *more_parts; /* in device memory, if there are more than fit below */
-    int64_t shape[4], blocks;
+    int64_t shape[4];
     int32_t parts, pad;
     attn_simt_part part[SIMT_PARTS];
 } attn_simt_merge;

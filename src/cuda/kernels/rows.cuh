@@ -31,7 +31,7 @@ DEVICE void load_four_u16(const char *p, int count, bool is_f16, float (&x)[4])
     } else {
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            if (e < count) pair[e / 2] |= uint32_t(load_vector<uint16_t>(p + 2 * e)) << 16 * (e % 2);
+            if (e < count) pair[e / 2] |= uint32_t(attn_load_u16(p + 2 * e)) << 16 * (e % 2);
     }
 #pragma unroll
     for (int e = 0; e < 4; e += 2) {
@@ -50,7 +50,7 @@ DEVICE void load_four_bytes(const char *p, int count, int32_t type, float scale,
 {
 #pragma unroll
     for (int e = 0; e < 4; e++)
-        if (e < count) x[e] = scale * byte_to_float(type, load_vector<uint8_t>(p + e));
+        if (e < count) x[e] = scale * byte_to_float(type, uint8_t(p[e]));
 }
 
 // Blocks of 32: rows start and end with whole ones.
@@ -59,12 +59,12 @@ DEVICE void load_four_blocks(const attn_view &t, int64_t element, float (&x)[4])
     const bool q8 = t.dtype == ATTN_Q8_0;
     const char *block = t.data + element / ATTN_BLOCK * (q8 ? ATTN_Q8_0_BYTES : ATTN_Q4_0_BYTES);
     const int first = int(element % ATTN_BLOCK);
-    const float scale = low_half(load_vector<uint16_t>(block));
+    const float scale = low_half(attn_load_u16(block));
 #pragma unroll
     for (int e = 0; e < 4; e++) {
         // Q4_0: elements 0 to 15 are the low nibbles, 16 to 31 the high ones
         const int at = first + e;
-        const uint8_t byte = load_vector<uint8_t>(block + 2 + (q8 ? at : at % 16));
+        const uint8_t byte = uint8_t(block[2 + (q8 ? at : at % 16)]);
         x[e] = scale * float(q8 ? int(int8_t(byte)) : int(at < 16 ? byte & 15 : byte >> 4) - 8);
     }
 }

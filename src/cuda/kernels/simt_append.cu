@@ -56,13 +56,13 @@ DEVICE void rotate(const attn_rope &rope, int64_t position, float *x)
 DEVICE float largest_magnitude(const row_memory &memory, int64_t n)
 {
     float largest = 0;
-    for (int64_t d = thread_index(); d < n; d += SIMT_APPEND_THREADS) largest = maximum_f32(largest, fabsf(memory.x[d]));
+    for (int64_t d = thread_index(); d < n; d += SIMT_APPEND_THREADS) largest = fmaxf(largest, fabsf(memory.x[d]));
 #pragma unroll
-    for (int lane = 1; lane < 32; lane *= 2) largest = maximum_f32(largest, shuffle_xor(largest, lane));
+    for (int lane = 1; lane < 32; lane *= 2) largest = fmaxf(largest, shuffle_xor(largest, lane));
     if (thread_index() % 32 == 0) memory.largest[thread_index() / 32] = largest;
     block_barrier();
     largest = memory.largest[0];
-    for (int warp = 1; warp < SIMT_APPEND_THREADS / 32; warp++) largest = maximum_f32(largest, memory.largest[warp]);
+    for (int warp = 1; warp < SIMT_APPEND_THREADS / 32; warp++) largest = fmaxf(largest, memory.largest[warp]);
     return largest;
 }
 
@@ -141,7 +141,7 @@ DEVICE void append(const attn_simt_append &p)
     const attn_append_job &job = p.job;
     const row_memory memory = carve_shared();
     const int64_t heads = job.heads_kv + job.heads_q, tasks = job.batch * heads * job.max_new;
-    for (int64_t task = block_index(); task < tasks; task += p.blocks)
+    for (int64_t task = block_index(); task < tasks; task += block_count())
         append_token(job, task / job.max_new / heads, task / job.max_new % heads, task % job.max_new, memory);
 }
 
@@ -149,7 +149,7 @@ DEVICE void mask(const attn_simt_mask &p)
 {
     const attn_job &job = p.job;
     const uint64_t key = attn_job_dropout_key(&job);
-    for (int64_t task = block_index(); task < job.batch * job.heads_q * job.max_q; task += p.blocks) {
+    for (int64_t task = block_index(); task < job.batch * job.heads_q * job.max_q; task += block_count()) {
         const int64_t i = task % job.max_q, h = task / job.max_q % job.heads_q, b = task / job.max_q / job.heads_q;
         char *row = p.keep.data + attn_row_offset(&p.keep, b, h, i);
         for (int64_t j = thread_index(); j < job.max_k; j += SIMT_APPEND_THREADS)

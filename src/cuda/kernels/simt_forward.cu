@@ -67,14 +67,14 @@ DEVICE float exponential(float x)
 {
     const float log2e = 1.44269504f, rest = 1.92596299e-8f, ln2 = 0.69314718f;
     if (x < -104) return 0; // below the smallest subnormal; -inf
-    const float t = x * log2e, low = fma_f32(x, log2e, -t) + x * rest, p = exp2_approx(t);
-    return fma_f32(p, low * ln2, p);
+    const float t = x * log2e, low = fmaf(x, log2e, -t) + x * rest, p = exp2_approx(t);
+    return fmaf(p, low * ln2, p);
 }
 
 DEVICE float row_maximum(float x)
 {
 #pragma unroll
-    for (int lane = 1; lane < 16; lane *= 2) x = maximum_f32(x, shuffle_xor(x, lane));
+    for (int lane = 1; lane < 16; lane *= 2) x = fmaxf(x, shuffle_xor(x, lane));
     return x;
 }
 
@@ -146,6 +146,12 @@ DEVICE void place_keys(const attn_job &job, const block_of_rows &w, int64_t key,
     t.v_scale[n] = row_scale(job.v, batch, w.hkv, row);
 }
 
+DEVICE void load_shared(const float *p, float (&x)[4])
+{
+    const float4 four = load_vector<float4>(p);
+    x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+}
+
 // Elements [d, d + 64) of 64 rows.
 DEVICE void stage(const attn_view &view, const int64_t *place, const float *scale, int64_t d, int64_t n, float *to)
 {
@@ -155,7 +161,7 @@ DEVICE void stage(const attn_view &view, const int64_t *place, const float *scal
         const int row = lane_y() + 16 * i;
         float x[4];
         load_four(view, place[row], d + column, n, scale ? scale[row] : 1.0f, x);
-        store_shared(to + row * SIMT_STRIDE + column, x);
+        store_vector(to + row * SIMT_STRIDE + column, float4{x[0], x[1], x[2], x[3]});
     }
 }
 
@@ -175,7 +181,7 @@ DEVICE void multiply_scores(const tile &t, int columns, float (&s)[4][4])
 #pragma unroll
             for (int i = 0; i < 4; i++)
 #pragma unroll
-                for (int j = 0; j < 4; j++) s[i][j] = fma_f32(x[i][e], y[j][e], s[i][j]);
+                for (int j = 0; j < 4; j++) s[i][j] = fmaf(x[i][e], y[j][e], s[i][j]);
     }
 }
 
@@ -240,7 +246,7 @@ DEVICE void finish_scores(const attn_job &job, const block_of_rows &w, int64_t k
         }
         const int64_t h = w.hkv * job.group + row % job.group;
         float x = *score;
-        if (job.softcap > 0) x = job.softcap * tanh_f32(x / job.softcap);
+        if (job.softcap > 0) x = job.softcap * tanhf(x / job.softcap);
         if (job.bias.data) x = add_bias(job, w.b, h, i, at, x);
         if (job.alibi) {
             const int64_t distance = i + w.seq.diagonal - at;
@@ -268,8 +274,8 @@ DEVICE void softmax(const attn_job &job, const block_of_rows &w, int64_t key, co
 {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        float m = maximum_f32(maximum_f32(s[i][0], s[i][1]), maximum_f32(s[i][2], s[i][3]));
-        m = maximum_f32(state.m[i], row_maximum(m));
+        float m = fmaxf(fmaxf(s[i][0], s[i][1]), fmaxf(s[i][2], s[i][3]));
+        m = fmaxf(state.m[i], row_maximum(m));
         const float base = m == -INFINITY ? 0 : m;
         shrink[i] = exponential(state.m[i] - base);
         state.m[i] = m;
@@ -309,12 +315,12 @@ DEVICE void values(const attn_job &job, const tile &t, const float (&shrink)[4],
 #pragma unroll
                     for (int i = 0; i < 4; i++)
 #pragma unroll
-                        for (int e = 0; e < 4; e++) sum[i][e] = fma_f32(x[i][k], y[k][e], sum[i][e]);
+                        for (int e = 0; e < 4; e++) sum[i][e] = fmaf(x[i][k], y[k][e], sum[i][e]);
             }
 #pragma unroll
             for (int i = 0; i < 4; i++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) o[n][i][e] = fma_f32(o[n][i][e], shrink[i], sum[i][e]);
+                for (int e = 0; e < 4; e++) o[n][i][e] = fmaf(o[n][i][e], shrink[i], sum[i][e]);
         }
     }
 }
@@ -325,12 +331,12 @@ DEVICE float finish_row(const attn_job &job, int64_t h, float m, float l, float 
     float largest = m, shrink = 1;
     if (job.sink) {
         const float sink = job.sink[h];
-        largest = maximum_f32(sink, m);
+        largest = fmaxf(sink, m);
         const float base = largest == -INFINITY ? 0 : largest;
         shrink = exponential(m - base);
         l = l * shrink + exponential(sink - base);
     }
-    *lse = l == 0 ? -INFINITY : largest + log_f32(l);
+    *lse = l == 0 ? -INFINITY : largest + logf(l);
     return l == 0 ? 0 : shrink / l;
 }
 
@@ -409,7 +415,7 @@ template <int Chunks> DEVICE void run_task(const attn_simt_forward &p, const til
 template <int Chunks> DEVICE void forward(const attn_simt_forward &p)
 {
     const tile t = carve_shared();
-    for (int64_t task = block_index(); task < p.tasks; task += p.blocks) {
+    for (int64_t task = block_index(); task < p.tasks; task += block_count()) {
         block_of_rows w;
         const bool found = find_block(p, task, w);
         block_barrier(); // the task before is done with shared memory
@@ -424,7 +430,7 @@ DEVICE void fold(const attn_simt_forward &p)
 {
     const attn_job &job = p.job;
     const int64_t dv = job.head_dim_v, rows = job.batch * job.heads_kv * p.row_room;
-    for (int64_t task = block_index(); task < rows; task += p.blocks) {
+    for (int64_t task = block_index(); task < rows; task += block_count()) {
         const int64_t row = task % p.row_room, hkv = task / p.row_room % job.heads_kv,
                       b = task / p.row_room / job.heads_kv;
         const attn_sequence s = attn_sequence_of(&job, b);
@@ -432,7 +438,7 @@ DEVICE void fold(const attn_simt_forward &p)
         if (row >= s.q_len * job.group || pieces == 1) continue;
         const float *first = p.partials + task * p.pieces * (dv + 2);
         float m = -INFINITY, l = 0, lse;
-        for (int64_t n = 0; n < pieces; n++) m = maximum_f32(m, first[n * (dv + 2)]);
+        for (int64_t n = 0; n < pieces; n++) m = fmaxf(m, first[n * (dv + 2)]);
         const float base = m == -INFINITY ? 0 : m;
         for (int64_t n = 0; n < pieces; n++) {
             const float *partial = first + n * (dv + 2);
@@ -446,7 +452,7 @@ DEVICE void fold(const attn_simt_forward &p)
             float o = 0;
             for (int64_t n = 0; n < pieces; n++) {
                 const float *partial = first + n * (dv + 2);
-                o = fma_f32(partial[2 + d], exponential(partial[0] - base), o);
+                o = fmaf(partial[2 + d], exponential(partial[0] - base), o);
             }
             attn_store_float(&job.out, offset + d, factor == 0 ? 0 : o * factor + 0.0f);
         }
@@ -457,7 +463,7 @@ DEVICE void fold(const attn_simt_forward &p)
 DEVICE void pad(const attn_simt_forward &p)
 {
     const attn_job &job = p.job;
-    for (int64_t task = block_index(); task < job.batch * job.heads_q; task += p.blocks) {
+    for (int64_t task = block_index(); task < job.batch * job.heads_q; task += block_count()) {
         const int64_t b = task / job.heads_q, h = task % job.heads_q;
         const attn_sequence s = attn_sequence_of(&job, b);
         for (int64_t row = s.q_room_row; row < s.q_room_row + s.q_room; row++) {

@@ -18,7 +18,7 @@ DEVICE bool has_weight(float lse) { return fabsf(lse) != INFINITY; }
 DEVICE void merge(const attn_simt_merge &p)
 {
     const attn_simt_part *parts = p.more_parts ? p.more_parts : p.part;
-    for (int64_t task = block_index(); task < p.shape[0] * p.shape[1] * p.shape[2]; task += p.blocks) {
+    for (int64_t task = block_index(); task < p.shape[0] * p.shape[1] * p.shape[2]; task += block_count()) {
         const int64_t i = task % p.shape[2], h = task / p.shape[2] % p.shape[1], b = task / p.shape[2] / p.shape[1];
         double largest = -INFINITY, sum = 0;
         for (int n = 0; n < p.parts; n++) {
