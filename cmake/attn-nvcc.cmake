@@ -54,13 +54,32 @@ function(attn_nvcc_command variable command)
   endif()
 endfunction()
 
+# Debian's nvcc finds its headers in /usr/include, behind /usr/local/include, where those of another toolkit may lie
+# (or links to them). /usr/include cannot be put first by -I, as a compiler ignores that for its own directories; so a
+# folder of links to what is hidden goes first.
+function(attn_unhide_headers)
+  set(folder ${CMAKE_CURRENT_BINARY_DIR}/nvcc-include)
+  if(EXISTS /usr/include/cuda_runtime.h AND EXISTS /usr/local/include/cuda_runtime.h)
+    file(MAKE_DIRECTORY ${folder})
+    file(GLOB hidden RELATIVE /usr/local/include /usr/local/include/*)
+    foreach(name IN LISTS hidden)
+      if(EXISTS /usr/include/${name})
+        file(CREATE_LINK /usr/include/${name} ${folder}/${name} SYMBOLIC)
+      endif()
+    endforeach()
+    set(ATTN_NVCC_INCLUDE -I ${folder} PARENT_SCOPE)
+  endif()
+endfunction()
+attn_unhide_headers()
+
 # attn_embed_kernels(TABLE SOURCE...): writes TABLE.c, which defines the attn_cuda_image TABLE[] with a fat binary of each
 # kernel source (module) and architecture. ATTN_CUDA_ARCHITECTURES_<module>, where set, narrows the list. A module that
-# nothing here compiles gets an image that only a stand-in driver understands.
+# nothing here compiles gets an image that only a stand-in driver understands. TABLE_FATBINS lists the others.
 function(attn_embed_kernels table)
   set(data "")
   set(rows "")
   set(images "")
+  set(fatbins "")
   foreach(source IN LISTS ARGN)
     get_filename_component(module ${source} NAME_WE)
     get_filename_component(source ${source} ABSOLUTE)
@@ -83,14 +102,21 @@ function(attn_embed_kernels table)
         file(GENERATE OUTPUT ${image} CONTENT "emulated ${module}")
       else()
         attn_nvcc_command(nvcc ${ATTN_NVCC_${architecture}})
+        set(include "")
+        if(ATTN_NVCC_${architecture} STREQUAL "/usr/bin/nvcc")
+          set(include ${ATTN_NVCC_INCLUDE})
+        endif()
         add_custom_command(OUTPUT ${image}
           COMMAND ${nvcc} -fatbin -std=c++17 -O3 -gencode arch=compute_${architecture},code=sm_${architecture}
             -gencode arch=compute_${architecture},code=compute_${architecture}
-            -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src -I ${PROJECT_SOURCE_DIR}/src/common
+            ${include} -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src -I ${PROJECT_SOURCE_DIR}/src/common
             -MD -MF ${image}.d -MT ${image} -o ${image} ${source}
           DEPENDS ${source} DEPFILE ${image}.d VERBATIM COMMENT "nvcc ${module} for sm_${architecture}")
       endif()
       list(APPEND images ${image})
+      if(architecture)
+        list(APPEND fatbins ${image})
+      endif()
       # Behind the image a zero, for the image that is a text.
       string(APPEND data "extern const char ${symbol}[] __attribute__((visibility(\"hidden\")));\n"
         "__asm__(\".pushsection .rodata\\n.balign 16\\n.globl ${symbol}\\n.hidden ${symbol}\\n${symbol}:\\n\"\n"
@@ -109,4 +135,5 @@ const attn_cuda_image ${table}[] = {
 " @ONLY)
   # The assembler writes no dependency on what .incbin reads.
   set_source_files_properties(${CMAKE_CURRENT_BINARY_DIR}/${table}.c PROPERTIES OBJECT_DEPENDS "${images}")
+  set(${table}_FATBINS ${fatbins} PARENT_SCOPE)
 endfunction()

@@ -101,6 +101,11 @@ known() { [ -n "$(apt-cache madison "$1" 2>/dev/null)" ]; }
 install_nvcc()
 {
   local extra=
+  # Debian's toolkit brings Debian's driver library, which must not take the place of one that is there already.
+  if ldconfig -p 2>/dev/null | grep 'libcuda\.so\.1 ' >/dev/null && ! dpkg -S libcuda.so.1 >/dev/null 2>&1; then
+    echo "SKIP: nvcc: this machine has a CUDA driver that apt did not install, and Debian's toolkit would bring another"
+    return
+  fi
   known nvidia-cuda-toolkit || $as_root apt-get update -q || true
   known nvidia-cuda-toolkit || enable_non_free || true
   if ! known nvidia-cuda-toolkit; then
