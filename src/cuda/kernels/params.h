@@ -58,7 +58,7 @@ ATTN_INLINE int64_t attn_simt_piece_keys(const attn_job *job, int64_t q_len, int
 {
     if (job->num_splits)
         return attn_max(SIMT_KEYS, attn_round_up(attn_ceil_div(k_len, job->num_splits), SIMT_KEYS));
-    return q_len <= SIMT_FEW ? SIMT_PIECE : attn_max(k_len, 1);
+    return q_len <= SIMT_FEW ? (int64_t)SIMT_PIECE : attn_max(k_len, 1);
 }
 
 ATTN_INLINE int64_t attn_simt_pieces(const attn_job *job, int64_t q_len, int64_t k_len)
