@@ -59,7 +59,7 @@ void mma_complete(Where);
  * alignment nor bank conflicts could be seen. */
 void load_checked(void *to, const void *from, size_t bytes);
 void store_checked(void *to, const void *from, size_t bytes);
-[[noreturn]] void misaligned(const void *address, size_t bytes);
+[[noreturn]] void misaligned(const void *address, size_t bytes, Where);
 
 float half_to_float(uint16_t);
 uint16_t float_to_half(float);
@@ -67,7 +67,7 @@ uint16_t float_to_half(float);
 } // namespace emulator
 
 /* The caller's place. Two plain parameters: g++ 12 gives the wrong line inside a braced default argument. */
-#define HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+#define HERE [[maybe_unused]] const char *file = __builtin_FILE(), [[maybe_unused]] int line = __builtin_LINE()
 #define DEVICE [[maybe_unused]] static inline __attribute__((always_inline))
 #define KERNEL(name, threads, min_blocks, type, p)                                                               \
   static_assert(sizeof(type) <= 4096, "kernel parameters are limited to 4 KB");                                  \
@@ -101,26 +101,26 @@ template <typename T> DEVICE T shuffle_xor(T v, int mask, HERE)
     return shuffle_from(v, int(emulator::thread_index() & 31) ^ mask, file, line);
 }
 
-template <typename T> DEVICE T load_vector(const void *from)
+template <typename T> DEVICE T load_vector(const void *from, HERE)
 {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "one access of the machine");
     T v;
 #ifdef EMULATOR_CHECKED
     emulator::load_checked(&v, from, sizeof v);
 #else
-    if ((reinterpret_cast<uintptr_t>(from) & (sizeof v - 1)) != 0) emulator::misaligned(from, sizeof v);
+    if ((reinterpret_cast<uintptr_t>(from) & (sizeof v - 1)) != 0) emulator::misaligned(from, sizeof v, {file, line});
     memcpy(&v, from, sizeof v);
 #endif
     return v;
 }
 
-template <typename T> DEVICE void store_vector(void *to, T v)
+template <typename T> DEVICE void store_vector(void *to, T v, HERE)
 {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "one access of the machine");
 #ifdef EMULATOR_CHECKED
     emulator::store_checked(to, &v, sizeof v);
 #else
-    if ((reinterpret_cast<uintptr_t>(to) & (sizeof v - 1)) != 0) emulator::misaligned(to, sizeof v);
+    if ((reinterpret_cast<uintptr_t>(to) & (sizeof v - 1)) != 0) emulator::misaligned(to, sizeof v, {file, line});
     memcpy(to, &v, sizeof v);
 #endif
 }

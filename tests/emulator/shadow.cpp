@@ -204,10 +204,9 @@ void shadow_start_block(Shadow *) {}
 void shadow_block_barrier(Shadow *, unsigned) {}
 void shadow_warp_barrier(Shadow *, unsigned) {}
 
-void misaligned(const void *address, size_t bytes)
+void misaligned(const void *address, size_t bytes, Where where)
 {
-    report("misaligned address: access of %zu bytes at %p at %s", bytes, address,
-           source_line(__builtin_return_address(0)).c_str());
+    report("misaligned address: access of %zu bytes at %p at %s:%d", bytes, address, base_name(where.file), where.line);
     worker->launch->illegal_address = true;
     worker->abandon();
 }

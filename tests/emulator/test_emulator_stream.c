@@ -260,7 +260,7 @@ static void captures_are_invalidated(void **state)
 /* Whether a child process survives reading there. */
 static int readable(CUdeviceptr address)
 {
-    int status;
+    int status = 0;
     fflush(NULL);
     const pid_t child = fork();
     if (child == 0) {
@@ -295,7 +295,7 @@ static void device_memory_is_not_the_hosts(void **state)
 static void forked_children_have_no_driver(void **state)
 {
     (void)state;
-    int status, count;
+    int status = 0, count;
     const pid_t child = fork();
     if (child == 0)
         _exit(driver.device_count(&count) == CUDA_ERROR_NOT_INITIALIZED && driver.init(0) == CUDA_ERROR_NOT_INITIALIZED
