@@ -49,6 +49,12 @@ void attn_cuda_state_free(attn_context *ctx)
         attn_cuda_workspace_trim(ctx, d);
         attn_cuda_leave(d, ATTN_OK);
     }
+    /* Of a GPU that could not be entered any more only our notes are left to release. */
+    for (attn_cuda_workspace *w = state->workspaces, *next; w; w = next) {
+        next = w->next;
+        attn_log(ctx, 0, "GPU %d: a workspace is not freed", w->device->ordinal);
+        attn_context_release(ctx, w);
+    }
     for (attn_cuda_allocation *a = state->allocations, *next; a; a = next) {
         next = a->next;
         attn_context_release(ctx, a);

@@ -10,7 +10,7 @@
 #include "driver.h"
 #include <pthread.h>
 
-enum { ATTN_CUDA_MAX_DEVICES = 64, ATTN_CUDA_MAX_MODULES = 64 };
+enum { ATTN_CUDA_MAX_DEVICES = 64, ATTN_CUDA_MAX_MODULES = 512 };
 
 typedef struct attn_cuda_device {
     const attn_cuda_driver *driver;

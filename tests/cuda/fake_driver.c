@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A driver without a GPU behind it, for tests of the host side alone: it keeps books of contexts, memory, streams and
- * events, "GPU" memory is the host's, copies happen at once, and nothing can be launched. What a process gets:
+ * events, "GPU" memory is the host's, copies happen at once, a launch is noted and nothing runs. A module's image is a
+ * text that says how loading it ends: "good", "bad", "new ptx". What a process gets:
  *   FAKE_GPUS=n        GPUs (2)                 FAKE_VERSION=n  driver version (11080)
  *   FAKE_FAIL=symbol:n that call answers n
  * FAKE_LACKS, when compiled, leaves out one entry point. Tests steer the rest through struct fake of fake_driver.h. */
@@ -16,9 +17,10 @@ struct CUctx_st {
 
 struct CUevent_st {
     CUstream stream; /* recorded last */
+    int used;
 };
 
-enum { GPUS = 8, RANGES = 1024, DEPTH = 16, MEMORY = 1 << 28 };
+enum { GPUS = 8, RANGES = 1024, EVENTS = 1024, DEPTH = 16, MEMORY = 1 << 28 };
 
 EXPORT struct fake fake = {.fail_at = -1};
 static struct CUctx_st primary[GPUS];
@@ -27,6 +29,7 @@ static struct {
     size_t bytes;
     int device;
 } ranges[RANGES];
+static struct CUevent_st events[EVENTS]; /* lost ones are the test's business, not a leak checker's */
 static CUcontext stack[DEPTH];
 
 static int number(const char *name, int otherwise)
@@ -175,46 +178,71 @@ CUresult cuCtxGetDevice(CUdevice *device)
     return CUDA_SUCCESS;
 }
 
-/* ---- code: there is none ----------------------------------------------------------------------------- */
+/* ---- code --------------------------------------------------------------------------------------------- */
+
+struct CUfunc_st {
+    int shared_bytes;
+};
+static struct CUfunc_st the_function = {48 << 10};
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
+    static char loaded;
     ENTER_CONTEXT;
-    (void)module, (void)image;
-    return CUDA_ERROR_INVALID_IMAGE;
+    if (!strcmp(image, "bad")) return CUDA_ERROR_INVALID_IMAGE;
+    if (!strcmp(image, "new ptx")) return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+    fake.loads++;
+    *module = (CUmodule)(void *)&loaded;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuModuleUnload(CUmodule module)
 {
+    ENTER_CONTEXT;
     (void)module;
-    return CUDA_ERROR_INVALID_HANDLE;
+    fake.loads--;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
-    (void)function, (void)module, (void)name;
-    return CUDA_ERROR_NOT_FOUND;
+    ENTER_CONTEXT;
+    (void)module;
+    if (strcmp(name, "kernel")) return CUDA_ERROR_NOT_FOUND;
+    *function = &the_function;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)
 {
-    (void)function, (void)attribute, (void)value;
-    return CUDA_ERROR_INVALID_HANDLE;
+    ENTER_CONTEXT;
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value > 98304) return CUDA_ERROR_INVALID_VALUE;
+    function->shared_bytes = value;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function)
 {
-    (void)function, (void)attribute, (void)value;
-    return CUDA_ERROR_INVALID_HANDLE;
+    ENTER_CONTEXT;
+    *value = function->shared_bytes;
+    return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                         unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters,
                         void **extra)
 {
-    (void)function, (void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y, (void)block_z;
-    (void)shared_bytes, (void)stream, (void)parameters, (void)extra;
-    return CUDA_ERROR_INVALID_HANDLE;
+    ENTER_CONTEXT;
+    (void)stream;
+    if (parameters || !extra || grid_y * grid_z * block_y * block_z != 1 || !grid_x || block_x > 1024 ||
+        shared_bytes > (unsigned)function->shared_bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+        if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER) memcpy(&fake.parameter, extra[1], sizeof fake.parameter);
+        if (extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE) memcpy(&fake.parameter_bytes, extra[1], sizeof(size_t));
+    }
+    fake.threads = grid_x * block_x;
+    return CUDA_SUCCESS;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------- */
@@ -358,7 +386,11 @@ CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
     ENTER_CONTEXT;
     if (flags != CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_VALUE;
-    *event = calloc(1, sizeof **event);
+    int n = 0;
+    while (n < EVENTS && events[n].used) n++;
+    if (n == EVENTS) return CUDA_ERROR_OUT_OF_MEMORY;
+    events[n] = (struct CUevent_st){NULL, 1};
+    *event = &events[n];
     fake.events++;
     return CUDA_SUCCESS;
 }
@@ -366,7 +398,7 @@ CUresult cuEventCreate(CUevent *event, unsigned flags)
 CUresult cuEventDestroy_v2(CUevent event)
 {
     ENTER_CONTEXT;
-    free(event);
+    event->used = 0;
     fake.events--;
     return CUDA_SUCCESS;
 }

@@ -11,6 +11,10 @@ struct fake {
     int inits, retained, depth;    /* depth: of the stack of current contexts (of all threads) */
     int allocations, events, joins, synchronized;
     size_t bytes;
+    int loads;        /* modules */
+    unsigned threads; /* of the last launch, with its first parameter and the size of all */
+    uint64_t parameter;
+    size_t parameter_bytes;
 };
 
 struct CUstream_st {

@@ -13,6 +13,12 @@
 
 static struct fake *fake;
 
+/* In place of the library's own: GPU 0 is 7.0, GPU 1 8.0. */
+const attn_cuda_image attn_cuda_images[] = {
+    {"good", 70, "good"},   {"good", 80, "bad"},   {"newer", 75, "good"}, {"newer", 90, "good"},
+    {"ptx", 70, "new ptx"}, {"without", 0, "bad"}, {NULL, 0, NULL},
+};
+
 static attn_context *context(int32_t backend, int32_t device)
 {
     attn_config config = ATTN_CONFIG_INIT;
@@ -205,8 +211,6 @@ static void images(void **state)
 {
     static const attn_cuda_image list[] = {{"f", 70, "a"}, {"f", 75, "b"}, {"f", 80, "c"}, {"g", 80, "d"},
                                            {"g", 0, "e"},  {"f", 90, "f"}, {NULL, 0, NULL}};
-    CUfunction function;
-    attn_cuda_device *d;
     (void)state;
     assert_int_equal(attn_cuda_choose_image(list, "f", 61), -1);
     assert_int_equal(attn_cuda_choose_image(list, "f", 70), 0);
@@ -214,12 +218,51 @@ static void images(void **state)
     assert_int_equal(attn_cuda_choose_image(list, "f", 120), 5);
     assert_int_equal(attn_cuda_choose_image(list, "g", 75), 4);
     assert_int_equal(attn_cuda_choose_image(list, "h", 80), -1);
+}
+
+static void kernels(void **state)
+{
+    static const struct {
+        const char *module, *kernel;
+        size_t shared_bytes;
+        attn_status status;
+        const char *text;
+    } rows[] = {
+        {"absent", "kernel", 0, ATTN_UNSUPPORTED,
+         "GPU 0 (Fake V100) has compute capability 7.0, and the library no code of absent for it: built for none"},
+        {"newer", "kernel", 0, ATTN_UNSUPPORTED, "7.0, and the library no code of newer for it: built for sm_75 sm_90"},
+        {"ptx", "kernel", 0, ATTN_UNSUPPORTED, "built for sm_70; cuModuleLoadData: CUDA error 222"},
+        {"without", "kernel", 0, ATTN_UNSUPPORTED, "it was built without nvcc"},
+        {"good", "other", 0, ATTN_INTERNAL, "cuModuleGetFunction: CUDA error 500"},
+        {"good", "kernel", 98305, ATTN_UNSUPPORTED, "kernel needs 98305 bytes of shared memory, a block of GPU 0"},
+    };
+    const struct {
+        uint64_t first;
+        char rest[40];
+    } parameters = {0x123456789abcdef, ""};
+    CUfunction function = NULL;
+    attn_cuda_device *d;
+    (void)state;
     assert_int_equal(attn_cuda_find(0, &d), ATTN_OK);
     assert_int_equal(attn_cuda_enter(d), ATTN_OK);
-    expect(attn_cuda_kernel(d, "absent", "absent_kernel", 0, &function), ATTN_UNSUPPORTED,
-           "GPU 0 (Fake V100) has compute capability 7.0, and the library no code of absent for it: built for none");
-    expect(attn_cuda_kernel(d, "absent", "absent_kernel", 98305, &function), ATTN_UNSUPPORTED, "98304");
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++)
+        expect(attn_cuda_kernel(d, rows[n].module, rows[n].kernel, rows[n].shared_bytes, &function), rows[n].status,
+               rows[n].text);
+    for (unsigned shared_bytes = 0; shared_bytes <= 98304; shared_bytes += 49152) {
+        assert_int_equal(attn_cuda_kernel(d, "good", "kernel", shared_bytes, &function), ATTN_OK);
+        const attn_cuda_launch launch = {function, 10, 128, shared_bytes, &parameters, sizeof parameters};
+        assert_int_equal(attn_cuda_run(d, &launch, NULL), ATTN_OK);
+        assert_int_equal(fake->threads, 1280);
+        assert_true(fake->parameter == parameters.first && fake->parameter_bytes == sizeof parameters);
+        fake->threads = 0;
+    }
+    assert_int_equal(fake->loads, 1);
     attn_cuda_leave(d, ATTN_OK);
+    assert_int_equal(attn_cuda_find(1, &d), ATTN_OK);
+    assert_int_equal(attn_cuda_enter(d), ATTN_OK);
+    expect(attn_cuda_kernel(d, "good", "kernel", 0, &function), ATTN_DEVICE_ERROR, "cuModuleLoadData: CUDA error 200");
+    attn_cuda_leave(d, ATTN_OK);
+    assert_int_equal(fake->depth, 0);
 }
 
 static attn_cuda_workspace *take(attn_context *ctx, attn_cuda_device *d, CUstream stream, size_t bytes)
@@ -383,6 +426,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(computing),
         cmocka_unit_test(device_lengths_are_not_read),
         cmocka_unit_test(images),
+        cmocka_unit_test(kernels),
         cmocka_unit_test(workspaces),
         cmocka_unit_test(each_call_fails),
         cmocka_unit_test(error_texts),
