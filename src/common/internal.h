@@ -73,7 +73,8 @@ attn_status attn_validate_grads(const attn_problem *problem, const attn_grads *g
 attn_status attn_validate_append(const attn_append *append, bool readable, attn_append_job *job);
 attn_status attn_validate_merge(int32_t n, const attn_tensor *out_parts, const attn_tensor *lse_parts,
                                 const attn_tensor *out, const attn_tensor *lse, attn_merge_job *job);
-attn_status attn_validate_keep(const attn_job *job, const attn_tensor *keep, attn_view *view);
+/* Where max_q and max_k are only bounds, keep's shape takes their place. */
+attn_status attn_validate_keep(attn_job *job, const attn_tensor *keep, attn_view *view);
 /* Copies a caller's struct of any struct_size into ours; zeros what it lacks; refuses a non-zero tail. */
 attn_status attn_import(void *ours, size_t our_size, const void *theirs, const char *name);
 /* The way back for structs that the library fills: as much as the caller's struct_size has room for. */
