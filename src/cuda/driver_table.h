@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Every driver entry point in use: DRIVER(member, exported symbol, parameters).
- * The symbol is spelled out because dlsym("cuMemAlloc") finds the 32-bit function of 2007. */
+ * The symbol is spelled out because dlsym("cuMemAlloc") finds the 32-bit function of 2007.
+ * clang-format takes the parameters for products. */
+/* clang-format off */
 DRIVER(init, cuInit, (unsigned flags))
 DRIVER(driver_version, cuDriverGetVersion, (int *version))
 DRIVER(error_name, cuGetErrorName, (CUresult code, const char **text))
