@@ -35,11 +35,24 @@ CUresult forbid_capture()
     return code;
 }
 
+/* A blocking stream of the context that captures: stream 0 cannot wait for it. Null if there is none. */
+static CUstream implicit_capture(CUcontext context)
+{
+    for (const CUstream stream : driver_state().streams)
+        if (stream->stream->context == context && stream->stream->is_blocking && is_capturing(stream)) return stream;
+    return nullptr;
+}
+
 CUresult enqueue(CUstream stream, std::function<CUresult()> run)
 {
     const StreamPointer target = stream_of(stream);
     REQUIRE(target != nullptr, CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(target->context->sticky == CUDA_SUCCESS, target->context->sticky);
+    const CUstream implicit = target->is_legacy ? implicit_capture(target->context) : nullptr;
+    if (implicit != nullptr) {
+        implicit->capture = CAPTURE_INVALIDATED;
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
     if (!is_capturing(stream)) {
         stream_push(*target, std::move(run));
         return CUDA_SUCCESS;
@@ -112,7 +125,9 @@ EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
 EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
 {
     ENTER(cuStreamIsCapturing, CONTEXT);
-    REQUIRE(stream_of(stream) != nullptr, CUDA_ERROR_INVALID_HANDLE);
+    const StreamPointer target = stream_of(stream);
+    REQUIRE(target != nullptr, CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(!target->is_legacy || implicit_capture(target->context) == nullptr, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     *status = is_legacy(stream) ? CU_STREAM_CAPTURE_STATUS_NONE : stream->capture;
     return CUDA_SUCCESS;
 }

@@ -8,7 +8,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "banks.h"
@@ -37,18 +36,14 @@ struct Cell {
 struct Shadow {
     uint32_t clock[MAX_WARPS][MAX_WARPS];
     uint32_t base; /* intervals below it belong to earlier blocks, so that nothing needs clearing */
-    std::set<std::pair<int32_t, int32_t>> *told;
+    std::pair<int32_t, int32_t> told[TOLD_LIMIT]; /* places whose conflict has been reported */
+    unsigned told_count;
     Cell cell[SHARED_LIMIT];
 };
 
 static const char code_base = 0;
 
-Shadow *shadow_create()
-{
-    Shadow *shadow = reinterpret_cast<Shadow *>(map_memory(sizeof(Shadow), PROT_READ | PROT_WRITE));
-    shadow->told = new std::set<std::pair<int32_t, int32_t>>;
-    return shadow;
-}
+Shadow *shadow_create() { return reinterpret_cast<Shadow *>(map_memory(sizeof(Shadow), PROT_READ | PROT_WRITE)); }
 
 void shadow_start_block(Shadow *shadow)
 {
@@ -57,7 +52,7 @@ void shadow_start_block(Shadow *shadow)
     shadow->base = latest + 1;
     for (auto &of_warp : shadow->clock)
         for (uint32_t &first : of_warp) first = shadow->base;
-    shadow->told->clear(); /* after a report no further block of its launch begins */
+    shadow->told_count = 0; /* after a report no further block of its launch begins */
 }
 
 void shadow_block_barrier(Shadow *shadow, unsigned warps)
@@ -78,7 +73,11 @@ static bool unordered(const Shadow *shadow, const Access &earlier, unsigned thre
 /* True the first time, for few different pairs of places. */
 static bool tell(Shadow *shadow, int32_t earlier, int32_t code)
 {
-    return shadow->told->size() < TOLD_LIMIT && shadow->told->insert({earlier, code}).second;
+    const std::pair<int32_t, int32_t> places(earlier, code);
+    std::pair<int32_t, int32_t> *end = shadow->told + shadow->told_count;
+    if (shadow->told_count == TOLD_LIMIT || std::find(shadow->told, end, places) != end) return false;
+    shadow->told[shadow->told_count++] = places;
+    return true;
 }
 
 static void tell_race(Shadow *shadow, const char *what, const Access &earlier, int32_t code, size_t offset)
