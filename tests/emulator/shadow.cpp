@@ -174,10 +174,10 @@ void shadow_check(const void *address, size_t bytes, bool is_write, const void *
         w->launch->illegal_address = true;
         w->abandon();
     }
+    if (!is_write && size_t(at - w->launch->parameter.data()) < w->launch->parameter.size()) return;
     if (memory_reachable(address, bytes, w->launch->device)) return;
     const bool in_arena = memory_in_arena(address);
-    const char *parameter = w->launch->parameter.data();
-    if (!is_write && (size_t(at - parameter) < w->launch->parameter.size() || in_library(address))) return;
+    if (!is_write && !in_arena && in_library(address)) return;
     fail_access("illegal address", address, bytes, is_write,
                 in_arena ? ", which no allocation of the device holds," : ", which is not device memory,", code);
 }
