@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The functions that -fsanitize=thread, alignment and bounds call in the checked build's kernels. They are ours and
  * hidden; no sanitizer's library is involved, and one in the host program does not meet them. */
+#include <string.h>
 #include <sys/types.h>
 
 #include "report.h"
@@ -14,7 +15,6 @@
 #define HOOKS(bytes)                     \
   HOOK(__tsan_read##bytes, bytes, false) \
   HOOK(__tsan_write##bytes, bytes, true)
-/* "Unaligned" only says that the compiler cannot prove it; the kernel's type still asks for it on a GPU. */
 #define HOOKS_UNALIGNED(bytes)                     \
   HOOK(__tsan_unaligned_read##bytes, bytes, false) \
   HOOK(__tsan_unaligned_write##bytes, bytes, true)
@@ -39,6 +39,30 @@ HIDDEN void __tsan_write_range(void *address, size_t bytes);
 HIDDEN void __tsan_write_range(void *address, size_t bytes)
 {
     emulator::shadow_check(address, bytes, true, RETURN_ADDRESS);
+}
+
+/* What clang makes of the memory functions since version 15. */
+HIDDEN void *__tsan_memcpy(void *to, const void *from, size_t bytes);
+HIDDEN void *__tsan_memcpy(void *to, const void *from, size_t bytes)
+{
+    emulator::shadow_check(from, bytes, false, RETURN_ADDRESS);
+    emulator::shadow_check(to, bytes, true, RETURN_ADDRESS);
+    return memcpy(to, from, bytes);
+}
+
+HIDDEN void *__tsan_memmove(void *to, const void *from, size_t bytes);
+HIDDEN void *__tsan_memmove(void *to, const void *from, size_t bytes)
+{
+    emulator::shadow_check(from, bytes, false, RETURN_ADDRESS);
+    emulator::shadow_check(to, bytes, true, RETURN_ADDRESS);
+    return memmove(to, from, bytes);
+}
+
+HIDDEN void *__tsan_memset(void *to, int value, size_t bytes);
+HIDDEN void *__tsan_memset(void *to, int value, size_t bytes)
+{
+    emulator::shadow_check(to, bytes, true, RETURN_ADDRESS);
+    return memset(to, value, bytes);
 }
 
 HIDDEN void __tsan_init(void);

@@ -161,12 +161,10 @@ void shadow_check(const void *address, size_t bytes, bool is_write, const void *
 {
     Worker *w = worker;
     const Fiber *me = self;
-    if (me == nullptr) return; /* registration of kernels */
+    if (me == nullptr || bytes == 0) return; /* registration of kernels has no fiber */
     const char *at = static_cast<const char *>(address);
     if (size_t(at - me->stack) < STACK_BYTES) return;
     w->counters.accesses++;
-    if ((bytes & (bytes - 1)) == 0 && (reinterpret_cast<uintptr_t>(address) & (bytes - 1)) != 0)
-        fail_access("misaligned address", address, bytes, is_write, "", code);
     if (w->owns_shared(address)) {
         const ptrdiff_t offset = at - w->shared;
         if (offset >= 0 && size_t(offset) + bytes <= w->launch->shared_bytes)
@@ -176,23 +174,30 @@ void shadow_check(const void *address, size_t bytes, bool is_write, const void *
         w->launch->illegal_address = true;
         w->abandon();
     }
+    if (!is_write && size_t(at - w->launch->parameter.data()) < w->launch->parameter.size()) return;
     if (memory_reachable(address, bytes, w->launch->device)) return;
     const bool in_arena = memory_in_arena(address);
-    const char *parameter = w->launch->parameter.data();
-    if (!is_write && (size_t(at - parameter) < w->launch->parameter.size() || in_library(address))) return;
+    if (!is_write && !in_arena && in_library(address)) return;
     fail_access("illegal address", address, bytes, is_write,
                 in_arena ? ", which no allocation of the device holds," : ", which is not device memory,", code);
 }
 
+static void check_vector(const void *address, size_t bytes, bool is_write, const void *code)
+{
+    if ((reinterpret_cast<uintptr_t>(address) & (bytes - 1)) != 0)
+        fail_access("misaligned address", address, bytes, is_write, "", code);
+    shadow_check(address, bytes, is_write, code);
+}
+
 void load_checked(void *to, const void *from, size_t bytes)
 {
-    shadow_check(from, bytes, false, __builtin_return_address(0));
+    check_vector(from, bytes, false, __builtin_return_address(0));
     memcpy(to, from, bytes);
 }
 
 void store_checked(void *to, const void *from, size_t bytes)
 {
-    shadow_check(to, bytes, true, __builtin_return_address(0));
+    check_vector(to, bytes, true, __builtin_return_address(0));
     memcpy(to, from, bytes);
 }
 

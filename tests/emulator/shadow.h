@@ -14,7 +14,8 @@ void shadow_start_block(Shadow *);
 void shadow_block_barrier(Shadow *, unsigned warps);
 void shadow_warp_barrier(Shadow *, unsigned warp);
 
-/* `code` is the return address of the instrumentation's call. */
+/* Alignment is not looked at: compilers join accesses and split them. -fsanitize=alignment sees what the source says.
+ * `code` is the return address of the instrumentation's call. */
 void shadow_check(const void *address, size_t bytes, bool is_write, const void *code);
 
 } // namespace emulator

@@ -40,8 +40,8 @@ static const struct {
     {"wrong_register_array", "index", "array index 4 out of bounds", NULL, CUDA_ERROR_LAUNCH_FAILED},
     {"wrong_null", "null", "illegal address", "illegal address", CUDA_ERROR_ILLEGAL_ADDRESS},
 };
-static const char *const right[] = {"right_barrier",     "right_warp_barrier", "right_bytes",
-                                    "right_initialised", "right_global",       "right_vector"};
+static const char *const right[] = {"right_barrier", "right_warp_barrier", "right_bytes",  "right_initialised",
+                                    "right_global",  "right_vector",       "right_scalars"};
 
 /* The line of the kernel's source that has the comment; 0 if none. */
 static int line_of(const char *kernel, const char *fault)
@@ -69,9 +69,9 @@ static CUresult run(const char *kernel, char *reports, size_t bytes)
     const CUdeviceptr in = test_allocate(is_vector ? 1024 : 512), out = test_allocate(512);
     assert_success(driver.memory_set(in, 0, is_vector ? 1024 : 512, NULL));
     const CUdeviceptr from = strcmp(kernel, "wrong_pointer") == 0 ? (CUdeviceptr)(uintptr_t)host : in;
-    const unsigned threads =
-        is_vector || strstr(kernel, "mma") || strstr(kernel, "register") || strstr(kernel, "null") ? 32 : 128;
-    test_words(kernel, 1, threads, 512, NULL, from, strcmp(kernel, "wrong_null") == 0 ? 0 : out, 1);
+    int threads;
+    assert_success(driver.function_get(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, test_function(kernel)));
+    test_words(kernel, 1, (unsigned)threads, 512, NULL, from, strcmp(kernel, "wrong_null") == 0 ? 0 : out, 1);
     const CUresult code = driver.stream_synchronize(NULL);
     driver.reports(reports, bytes);
     return code;

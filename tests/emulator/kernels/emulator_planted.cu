@@ -169,6 +169,12 @@ KERNEL(right_vector, 32, 1, word_params, p)
     store_vector(p.out + 4 * thread_index(), load_vector<uint4>(p.in + 4 * thread_index()));
 }
 
+/* What compilers join to vectors is aligned as its words are. */
+KERNEL(right_scalars, 32, 1, word_params, p)
+{
+    for (int i = 0; i < 4; i++) p.out[5 * (thread_index() % 8) + i] = p.in[i + 1];
+}
+
 KERNEL(wrong_vector, 32, 1, word_params, p)
 {
     p.out[thread_index()] = load_vector<uint4>(p.in + 2 * thread_index()).x; /* fault: odd lanes are misaligned */
