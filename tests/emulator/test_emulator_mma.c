@@ -93,7 +93,7 @@ static void products_are_deferred(void **state)
     driver.set("immediate", "0");
 }
 
-/* ---- Sums --------------------------------------------------------------------------------------------------------- */
+/* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
 /* c + the sum of x[k] * y[k], in every element. */
 static float dot(float start, const float *x, const float *y)
@@ -148,7 +148,7 @@ static void sums_round_or_truncate(void **state)
     driver.set("truncate", "0");
 }
 
-/* ---- Number formats ----------------------------------------------------------------------------------------------- */
+/* ---- Number formats ---------------------------------------------------------------------------------------------- */
 
 static float flushed(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
 
