@@ -18,7 +18,7 @@ namespace emulator
 thread_local Worker *worker;
 thread_local Fiber *self;
 
-/* ---- The compiled-in kernels ----------------------------------------------------------------------------------- */
+/* ---- The compiled-in kernels ------------------------------------------------------------------------------------- */
 
 static Kernel *kernels;
 
@@ -35,7 +35,7 @@ const Kernel *find_kernel(const char *name)
     return nullptr;
 }
 
-/* ---- Set-up ---------------------------------------------------------------------------------------------------- */
+/* ---- Set-up ------------------------------------------------------------------------------------------------------ */
 
 char *map_memory(size_t bytes, int protection)
 {
@@ -78,7 +78,7 @@ bool Worker::owns_shared(const void *address) const
     return at >= shared_top - SHARED_LIMIT - PAGE && at < shared_top + PAGE;
 }
 
-/* ---- Scheduling ------------------------------------------------------------------------------------------------ */
+/* ---- Scheduling -------------------------------------------------------------------------------------------------- */
 
 /* The next fiber that can run: of the same warp if possible, which keeps collectives cheap. */
 Fiber *Worker::pick(Fiber *from)
@@ -155,7 +155,7 @@ void Worker::describe_deadlock()
     report("no thread can go on: %s", text.c_str());
 }
 
-/* ---- Blocks ---------------------------------------------------------------------------------------------------- */
+/* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
 static void fiber_main()
 {

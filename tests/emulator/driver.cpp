@@ -32,7 +32,7 @@ std::vector<CUcontext> &current_contexts()
     return stack;
 }
 
-/* ---- Calls that are to fail ------------------------------------------------------------------------------------ */
+/* ---- Calls that are to fail -------------------------------------------------------------------------------------- */
 
 struct FaultPlan {
     unsigned left;      /* calls until it strikes; 0: no plan */
@@ -70,7 +70,7 @@ static CUresult planned_fault(const char *symbol)
     return plan.code;
 }
 
-/* ---- How a call begins ----------------------------------------------------------------------------------------- */
+/* ---- How a call begins ------------------------------------------------------------------------------------------- */
 
 Call::Call(const char *symbol, Needs needs) : lock(driver_mutex()), code(CUDA_SUCCESS)
 {

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-/* ---- Poses ------------------------------------------------------------------------------------------------------------- */
+/* ---- Poses ------------------------------------------------------------------------------------------------------- */
 
 static int attribute_of(CUdevice_attribute attribute)
 {
@@ -128,7 +128,7 @@ static void memory_is_limited(void **state)
     driver.set("memory", "1073741824");
 }
 
-/* ---- Contexts and handles ------------------------------------------------------------------------------------------------ */
+/* ---- Contexts and handles ---------------------------------------------------------------------------------------- */
 
 static void contexts_own_what_they_made(void **state)
 {
@@ -258,7 +258,7 @@ static void ranges_are_checked(void **state)
     assert_success(driver.stream_synchronize(NULL)); /* before the array goes */
 }
 
-/* ---- Names --------------------------------------------------------------------------------------------------------------- */
+/* ---- Names ------------------------------------------------------------------------------------------------------- */
 
 static const char *const symbols[] = {
 #define DRIVER(member, symbol, parameters) #symbol,

@@ -2,7 +2,7 @@
  * Every call of the driver can be made to fail, and then fails without doing anything. */
 #include "emulator_test.h"
 
-/* ---- Failing calls ---------------------------------------------------------------------------------------------------- */
+/* ---- Failing calls ----------------------------------------------------------------------------------------------- */
 
 enum {
 #define DRIVER(member, symbol, parameters) CALL_##member,

@@ -18,7 +18,7 @@ static CUstream stream_of(unsigned flags)
     return stream;
 }
 
-/* ---- Memory that is the device's alone ------------------------------------------------------------------------------- */
+/* ---- Memory that is the device's alone --------------------------------------------------------------------------- */
 
 /* Whether a child process survives reading there. */
 static int readable(CUdeviceptr address)
@@ -68,7 +68,7 @@ static void forked_children_have_no_driver(void **state)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* ---- Host threads ---------------------------------------------------------------------------------------------------- */
+/* ---- Host threads ------------------------------------------------------------------------------------------------ */
 
 struct host_thread {
     CUcontext context;

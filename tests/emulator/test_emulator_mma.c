@@ -93,7 +93,7 @@ static void products_are_deferred(void **state)
     driver.set("immediate", "0");
 }
 
-/* ---- Sums --------------------------------------------------------------------------------------------------------- */
+/* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
 /* c + the sum of x[k] * y[k], in every element. */
 static float dot(float start, const float *x, const float *y)
@@ -125,7 +125,7 @@ static void sums_round_or_truncate(void **state)
         {1, {0x1.8p-12f}, {0x1p-11f}, 1 + 0x1p-22f, 1 + 0x1p-23f},
         /* Toward zero, not down. */
         {-1, {-0x1.8p-12f}, {0x1p-11f}, -1 - 0x1p-22f, -1 - 0x1p-23f},
-        /* The large terms cancel. One by one 2^-20 is lost beside 2^12, whose unit is 2^-11, and comes after it here. */
+        /* Large terms cancel. One by one 2^-20 is lost beside 2^12, whose unit is 2^-11, but not if it comes last. */
         {0x1p-20f, {0x1p6f, 0x1p6f}, {0x1p6f, -0x1p6f}, 0, 0},
         {0, {0x1p6f, 0x1p6f, 0x1p-10f}, {0x1p6f, -0x1p6f, 0x1p-10f}, 0x1p-20f, 0},
         /* 1.5 * 1.5 has exponent 0 for the alignment: its unit stays 2^-23, and the sum 2.25 + 3 * 2^-23 is cut to 24
@@ -148,7 +148,7 @@ static void sums_round_or_truncate(void **state)
     driver.set("truncate", "0");
 }
 
-/* ---- Number formats ----------------------------------------------------------------------------------------------- */
+/* ---- Number formats ---------------------------------------------------------------------------------------------- */
 
 static float flushed(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
 

@@ -29,7 +29,7 @@ static CUevent event_on(CUstream stream)
     return event;
 }
 
-/* ---- Laziness ------------------------------------------------------------------------------------------------------ */
+/* ---- Laziness ---------------------------------------------------------------------------------------------------- */
 
 static void nothing_before_synchronise(void **state)
 {
@@ -84,7 +84,7 @@ static void freeing_waits(void **state)
     assert_int_equal(word, 9);
 }
 
-/* ---- Order between streams ------------------------------------------------------------------------------------------ */
+/* ---- Order between streams --------------------------------------------------------------------------------------- */
 
 static void only_an_event_orders(void **state)
 {
@@ -195,7 +195,7 @@ static void destroyed_streams_finish(void **state)
     assert_int_equal(driver.stream_synchronize(a), CUDA_ERROR_INVALID_HANDLE);
 }
 
-/* ---- Captures ------------------------------------------------------------------------------------------------------- */
+/* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
 static void graphs_replay(void **state)
 {
