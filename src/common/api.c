@@ -33,8 +33,8 @@ static attn_status plan_portable(const attn_backend_table *backend, bool there, 
     snprintf(plan->kernel, sizeof plan->kernel, "%s_%s", operation, backend->name);
     bool gpu = backend == &attn_cuda_backend;
     snprintf(plan->isa, sizeof plan->isa, "%s", gpu ? "simt" : "portable");
-    snprintf(plan->reason, sizeof plan->reason, "%s", gpu ? "a GPU's tensors; one implementation for all GPUs"
-                                                          : "host tensors; one portable implementation");
+    snprintf(plan->reason, sizeof plan->reason, "%s",
+             gpu ? "a GPU's tensors; one implementation for all GPUs" : "host tensors; one portable implementation");
     return ATTN_OK;
 }
 
@@ -76,7 +76,8 @@ static attn_status prepare(const attn_context *ctx, attn_op op, const attn_probl
     return ATTN_OK;
 }
 
-typedef attn_status attn_run(const attn_context *ctx, const attn_job *job, const attn_plan *plan, const attn_exec *exec);
+typedef attn_status attn_run(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
+                             const attn_exec *exec);
 
 /* The host's workspace comes from here, a GPU's from its backend. */
 static attn_status run(const attn_context *ctx, attn_run *body, const attn_job *job, attn_exec *exec,

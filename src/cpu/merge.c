@@ -63,7 +63,8 @@ static void run_merge(void *arg, int64_t task, int32_t thread)
     for (int64_t i = 0; i < job->shape[2]; i++) merge_row(job, b, h, i);
 }
 
-attn_status attn_cpu_merge(const attn_context *ctx, const attn_merge_job *job, const attn_plan *plan, const attn_exec *exec)
+attn_status attn_cpu_merge(const attn_context *ctx, const attn_merge_job *job, const attn_plan *plan,
+                           const attn_exec *exec)
 {
     (void)plan, (void)exec;
     attn_merge_job copy = *job;

@@ -16,8 +16,10 @@ static attn_status run_with_cache(const attn_context *ctx, attn_cuda_device *d, 
     bool capturing = false;
     ATTN_TRY(attn_cuda_capturing(d, stream, &capturing));
     if (capturing)
-        return attn_fail(ATTN_UNSUPPORTED, "exec.workspace is NULL: while exec.stream captures a graph, this call needs "
-                         "%zu bytes of the caller's", bytes);
+        return attn_fail(ATTN_UNSUPPORTED,
+                         "exec.workspace is NULL: while exec.stream captures a graph, this call needs "
+                         "%zu bytes of the caller's",
+                         bytes);
     ATTN_TRY(attn_cuda_workspace_take(ctx, d, stream, bytes, &workspace));
     attn_status status = body(d, arg, (void *)(uintptr_t)workspace->address, stream);
     attn_cuda_workspace_give(ctx, workspace);

@@ -81,7 +81,8 @@ attn_status attn_cuda_open(const attn_context *ctx, int32_t ordinal, attn_cuda_d
 static attn_status plan_cuda(const attn_context *ctx, attn_op op, const attn_job *job, attn_plan *plan)
 {
     if (op == ATTN_OP_BACKWARD)
-        return attn_fail(ATTN_UNSUPPORTED, "backward: the cuda backend has no kernels for it yet; the reference backend "
+        return attn_fail(ATTN_UNSUPPORTED,
+                         "backward: the cuda backend has no kernels for it yet; the reference backend "
                          "computes it");
     return attn_cuda_plan_forward(ctx, job, plan);
 }

@@ -8,8 +8,6 @@
 #include "kernels/params.h"
 #include <stdio.h>
 
-enum { MODULE_NAME_BYTES = 32 };
-
 /* One kernel a number of column chunks, because O lies in registers. */
 static const struct {
     int32_t columns;
@@ -32,8 +30,7 @@ static attn_simt_forward parameters_of(const attn_job *job)
     attn_simt_forward p = {.job = *job, .pieces = 1};
     const int64_t few = attn_min(job->max_q, SIMT_FEW);
     p.row_blocks = attn_max(1, attn_ceil_div(job->max_q * job->group, SIMT_ROWS));
-    if (job->num_splits)
-        p.pieces = attn_max(1, attn_min(job->num_splits, attn_ceil_div(job->max_k, SIMT_KEYS)));
+    if (job->num_splits) p.pieces = attn_max(1, attn_min(job->num_splits, attn_ceil_div(job->max_k, SIMT_KEYS)));
     else if (job->max_q <= SIMT_FEW || has_lengths(&job->q_span))
         p.pieces = attn_max(1, attn_ceil_div(job->max_k, SIMT_PIECE));
     p.row_room = (job->num_splits ? job->max_q : few) * job->group;
@@ -62,14 +59,15 @@ attn_status attn_cuda_plan_forward(const attn_context *ctx, const attn_job *job,
     attn_cuda_device *d;
     (void)ctx;
     ATTN_TRY(attn_cuda_find(plan->device - 1, &d));
+    if (!attn_job_is_empty(job)) ATTN_TRY(attn_cuda_check_job(job, d->ordinal));
     if (partial_bytes(&p) > 7e13 || task_count(&p) > 9e18)
         return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", partial_bytes(&p));
     plan->workspace_bytes = attn_job_is_empty(job) ? 0 : (size_t)partial_bytes(&p);
     plan->num_splits = (int32_t)attn_simt_pieces(job, job->max_q, job->max_k);
     snprintf(plan->isa, sizeof plan->isa, "simt");
     snprintf(plan->kernel, sizeof plan->kernel, "forward_simt");
-    snprintf(plan->reason, sizeof plan->reason, "tensors of GPU %d (sm_%d); float32 multiply-adds, which serve everything",
-             d->ordinal, d->capability);
+    snprintf(plan->reason, sizeof plan->reason,
+             "tensors of GPU %d (sm_%d); float32 multiply-adds, which serve everything", d->ordinal, d->capability);
     return ATTN_OK;
 }
 
@@ -89,33 +87,27 @@ static attn_status launch_all(attn_cuda_device *d, const attn_simt_forward *p, C
 {
     const attn_job *job = &p->job;
     const double heads = (double)job->batch * (double)job->heads_kv;
-    if (job->max_q)
-        ATTN_TRY(launch(d, simt_kernel(job), p, task_count(p), SIMT_THREADS, SIMT_SHARED, stream));
+    if (job->max_q) ATTN_TRY(launch(d, simt_kernel(job), p, task_count(p), SIMT_THREADS, SIMT_SHARED, stream));
     if (job->max_q && p->pieces > 1)
         ATTN_TRY(launch(d, "simt_forward_fold", p, heads * (double)p->row_room, SIMT_FOLD_THREADS, 0, stream));
     if (job->q_span.used || job->q_span.start)
-        ATTN_TRY(launch(d, "simt_forward_pad", p, (double)job->batch * (double)job->heads_q, SIMT_FOLD_THREADS, 0,
-                        stream));
+        ATTN_TRY(
+            launch(d, "simt_forward_pad", p, (double)job->batch * (double)job->heads_q, SIMT_FOLD_THREADS, 0, stream));
     return ATTN_OK;
 }
 
-typedef struct forward_call {
-    attn_simt_forward parameters;
-} forward_call;
-
 static attn_status run_forward(attn_cuda_device *d, void *arg, void *workspace, CUstream stream)
 {
-    forward_call *call = arg;
-    attn_simt_forward *p = &call->parameters;
+    attn_simt_forward *p = arg;
     p->tasks = (int64_t)task_count(p);
     p->partials = workspace;
     return launch_all(d, p, stream);
 }
 
-attn_status attn_cuda_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, const attn_exec *exec)
+attn_status attn_cuda_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
+                              const attn_exec *exec)
 {
-    forward_call call = {parameters_of(job)};
+    attn_simt_forward p = parameters_of(job);
     if (attn_job_is_empty(job)) return ATTN_OK;
-    ATTN_TRY(attn_cuda_check_job(job, plan->device - 1));
-    return attn_cuda_call(ctx, plan, exec, run_forward, &call);
+    return attn_cuda_call(ctx, plan, exec, run_forward, &p);
 }

@@ -267,7 +267,8 @@ static void run_dsink(void *arg, int64_t h, int32_t thread)
     job->dsink[h] = (float)((job->accumulate ? (double)job->dsink[h] : 0.0) + sum);
 }
 
-attn_status attn_ref_backward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, const attn_exec *exec)
+attn_status attn_ref_backward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
+                              const attn_exec *exec)
 {
     void *workspace = exec->workspace;
     (void)plan;

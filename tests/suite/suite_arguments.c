@@ -29,7 +29,16 @@ enum call { CALL_FORWARD, CALL_BACKWARD, CALL_APPEND, CALL_MERGE, CALL_MASK, CAL
 enum base { BASE_PADDED, BASE_PACKED, BASE_PAGED, BASE_NOTHING };
 
 struct change {
-    enum { CHANGE_NONE, CHANGE_INTEGER, CHANGE_FLOAT, CHANGE_POINTER, CHANGE_SHIFT, CHANGE_DATA, CHANGE_FORCE, CHANGE_READS } kind;
+    enum {
+        CHANGE_NONE,
+        CHANGE_INTEGER,
+        CHANGE_FLOAT,
+        CHANGE_POINTER,
+        CHANGE_SHIFT,
+        CHANGE_DATA,
+        CHANGE_FORCE,
+        CHANGE_READS
+    } kind;
     const char *field;
     size_t offset, size;
     int64_t value;
@@ -63,7 +72,10 @@ static const struct row {
   {                                                                                                     \
     .kind = CHANGE_SHIFT, .field = #member, .offset = offsetof(struct arguments, member), .value = (by) \
   }
-#define READS {.kind = CHANGE_READS} /* the mistake is in what arrays hold; it comes first */
+#define READS            \
+  {                      \
+    .kind = CHANGE_READS \
+  } /* the mistake is in what arrays hold; it comes first */
 #define DATA(member, at, to)                                                                                         \
   {                                                                                                                  \
     .kind = CHANGE_DATA, .field = #member, .offset = offsetof(struct arguments, member), .value = (at), .data = (to) \

@@ -7,17 +7,17 @@
 
 enum {
     SIMT_THREADS = 256,
-    SIMT_ROWS = 64,                      /* of a block: rows of a group's heads in turn */
-    SIMT_KEYS = 64,                      /* of a step */
-    SIMT_CHUNK = 64,                     /* elements of rows that are in shared memory at a time */
-    SIMT_STRIDE = SIMT_CHUNK + 4,        /* floats between rows there: eight rows start in different banks */
+    SIMT_ROWS = 64,               /* of a block: rows of a group's heads in turn */
+    SIMT_KEYS = 64,               /* of a step */
+    SIMT_CHUNK = 64,              /* elements of rows that are in shared memory at a time */
+    SIMT_STRIDE = SIMT_CHUNK + 4, /* floats between rows there: eight rows start in different banks */
     SIMT_FOLD_THREADS = 128,
     SIMT_PARTS = 24, /* of a merge, that travel with the launch */
     SIMT_APPEND_THREADS = 128,
     SIMT_APPEND_SHARED = (ATTN_MAX_HEAD_DIM + SIMT_APPEND_THREADS / 32) * 4,
-    SIMT_PIECE = 1024,                   /* keys of a piece of a sequence of few queries */
-    SIMT_FEW = 16,                       /* up to so many queries */
-    SIMT_BLOCK_BYTES = 192,              /* what all threads know of their task */
+    SIMT_PIECE = 1024,      /* keys of a piece of a sequence of few queries */
+    SIMT_FEW = 16,          /* up to so many queries */
+    SIMT_BLOCK_BYTES = 192, /* what all threads know of their task */
     SIMT_SHARED = 2 * SIMT_ROWS * SIMT_STRIDE * 4 + SIMT_ROWS * 3 * 8 + SIMT_KEYS * (2 * 8 + 2 * 4) + SIMT_BLOCK_BYTES
 };
 
@@ -56,8 +56,7 @@ typedef struct attn_simt_merge {
 /* Keys of a piece of a sequence: a rule on the sequence alone, so that neither batch nor device decides a bit. */
 ATTN_INLINE int64_t attn_simt_piece_keys(const attn_job *job, int64_t q_len, int64_t k_len)
 {
-    if (job->num_splits)
-        return attn_max(SIMT_KEYS, attn_round_up(attn_ceil_div(k_len, job->num_splits), SIMT_KEYS));
+    if (job->num_splits) return attn_max(SIMT_KEYS, attn_round_up(attn_ceil_div(k_len, job->num_splits), SIMT_KEYS));
     return q_len <= SIMT_FEW ? (int64_t)SIMT_PIECE : attn_max(k_len, 1);
 }
 
