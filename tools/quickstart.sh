@@ -5,7 +5,12 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-tools/setup.sh --build
+# The CUDA compiler is large: only for machines that have a GPU for its code.
+if [ -e /proc/driver/nvidia/version ]; then
+  tools/setup.sh --build
+else
+  tools/setup.sh --build --no-nvcc
+fi
 tools/build.sh release -DATTN_TESTS=OFF
 
 attn=build/release/attn

@@ -32,6 +32,7 @@ enum { DEVICES_MAX = 64 };
 struct info {
     attn_device_info devices[DEVICES_MAX];
     int device_count;
+    char no_gpu[512]; /* why there is none; "" where there is one                                 */
     struct cli_shape shape;
     attn_dtype dtype;
     int causal;
@@ -50,6 +51,17 @@ static int load_devices(struct info *info)
         info->device_count = i + 1;
     }
     return status == ATTN_OK ? CLI_OK : cli_fail_library(status, NULL);
+}
+
+/* Only a context that insists on a GPU is told why there is none. */
+static void find_out_why_no_gpu(struct info *info)
+{
+    attn_context *context;
+    const attn_config config = {.struct_size = sizeof config, .backend = ATTN_BACKEND_CUDA};
+    for (int i = 0; i < info->device_count; i++)
+        if (info->devices[i].backend == ATTN_BACKEND_CUDA) return;
+    if (attn_create(&config, &context) == ATTN_OK) attn_destroy(context);
+    else snprintf(info->no_gpu, sizeof info->no_gpu, "%s", attn_last_error());
 }
 
 /* Addresses for tensors that are only asked about: address space without memory behind it, because
@@ -109,6 +121,7 @@ static void print_text(const struct info *info)
     printf("build: %s\n", attn_build_info());
     puts("devices:");
     for (int i = 0; i < info->device_count; i++) print_device(i, &info->devices[i]);
+    if (info->no_gpu[0]) printf("  -  no GPU: %s\n", info->no_gpu);
     puts("  -  reference  float64 on the CPU, only when asked for");
     printf("automatic, for batch %" PRId64 ", heads %" PRId64 "/%" PRId64 ", tokens %" PRId64 " x %" PRId64
            ", head size %" PRId64,
@@ -184,6 +197,7 @@ static void print_json(const struct info *info)
     cli_json_open(&json, "devices", '[');
     for (int i = 0; i < info->device_count; i++) json_device(&json, i, &info->devices[i]);
     cli_json_close(&json, ']');
+    cli_json_text(&json, "no_gpu", info->no_gpu[0] ? info->no_gpu : NULL);
     json_automatic(&json, info);
     cli_json_close(&json, '}');
 }
@@ -206,6 +220,7 @@ static int cmd_info(int argc, char **argv)
     info.causal = causal;
     status = cli_parse_shape("--shape", shape, &info.shape);
     if (!status) status = load_devices(&info);
+    if (!status) find_out_why_no_gpu(&info);
     if (!status) status = select_automatic(&info);
     if (status) return status;
     if (as_json) print_json(&info);

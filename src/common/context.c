@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Devices, contexts and their memory. */
+ * Devices, contexts and their memory. Only what concerns a GPU may ask the CUDA driver: a process that never does
+ * pays nothing for it and may fork. */
 #include "validate.h"
 #include "../cpu/level.h"
 #include <stdarg.h>
@@ -9,16 +10,21 @@
 #ifndef ATTN_BUILD_TEXT
 #  define ATTN_BUILD_TEXT "unknown build"
 #endif
+#ifndef ATTN_BACKENDS_TEXT
+#  define ATTN_BACKENDS_TEXT "unknown backends"
+#endif
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 
 uint32_t attn_version(void) { return ATTN_VERSION_MAJOR << 16 | ATTN_VERSION_MINOR << 8 | ATTN_VERSION_PATCH; }
 
 #define LEVEL(name) " " #name
-static const char build_info[] = "attn " TEXT(ATTN_VERSION_MAJOR) "." TEXT(ATTN_VERSION_MINOR) "." TEXT(
-    ATTN_VERSION_PATCH) " (" ATTN_BUILD_TEXT "; backends: cpu reference; cpu levels:"
+static const char build_info[] =
+    "attn " TEXT(ATTN_VERSION_MAJOR) "." TEXT(ATTN_VERSION_MINOR) "." TEXT(ATTN_VERSION_PATCH) " (" ATTN_BUILD_TEXT
+                                                                                               "; " ATTN_BACKENDS_TEXT
+                                                                                               "; cpu levels:"
 #include "../cpu/levels.inc"
-                        ")";
+                                                                                               ")";
 #undef LEVEL
 
 const char *attn_build_info(void) { return build_info; }
@@ -28,14 +34,28 @@ const char *attn_build_info(void) { return build_info; }
 attn_status attn_device_count(int32_t *count)
 {
     if (!count) return attn_fail(ATTN_INVALID_ARGUMENT, "count is NULL");
-    *count = 1; /* the CPU; the CUDA backend will add its GPUs */
+    int32_t gpus;
+    attn_cuda_count(&gpus); /* no GPU is no error here */
+    *count = 1 + gpus;
     return ATTN_OK;
+}
+
+static attn_status export_gpu(int32_t index, attn_device_info *info)
+{
+    attn_device_info full;
+    int32_t gpus;
+    attn_cuda_count(&gpus);
+    if (index < 0 || index > gpus)
+        return attn_fail(ATTN_INVALID_ARGUMENT, "index %d: there %s %d device%s", index, gpus ? "are" : "is", 1 + gpus,
+                         gpus ? "s" : "");
+    ATTN_TRY(attn_cuda_info(index - 1, &full));
+    return attn_export(info, &full, sizeof full, "info");
 }
 
 attn_status attn_device_get(int32_t index, attn_device_info *info)
 {
     if (!info) return attn_fail(ATTN_INVALID_ARGUMENT, "info is NULL");
-    if (index != 0) return attn_fail(ATTN_INVALID_ARGUMENT, "index %d: there is 1 device", index);
+    if (index != 0) return export_gpu(index, info);
     attn_host host = attn_cpu_host();
     attn_device_info full = {
         .backend = ATTN_BACKEND_CPU,
@@ -113,14 +133,30 @@ static attn_status check_config(const attn_config *config)
     return ATTN_OK;
 }
 
-/* The backend that serves this context. */
-static attn_status choose_backend(const attn_config *config, int32_t backend, const attn_backend_table **table)
+/* The GPU must be there; it is not touched yet. */
+static attn_status choose_gpu(const attn_config *config, attn_context *made)
 {
-    if (backend == ATTN_BACKEND_CUDA)
-        return attn_fail(ATTN_NO_DEVICE, "backend cuda: this library was built without CUDA");
+    char why[400];
+    int32_t gpus, ordinal = config->backend == ATTN_BACKEND_CUDA ? config->device : 0;
+    made->backend = &attn_cuda_backend;
+    made->gpu = ordinal;
+    attn_status status = attn_cuda_count(&gpus);
+    if (status != ATTN_OK) {
+        snprintf(why, sizeof why, "%.399s", attn_last_error());
+        return attn_fail(status, "backend cuda: %s", why);
+    }
+    if (ordinal >= 0 && ordinal < gpus) return ATTN_OK;
+    return attn_fail(ATTN_NO_DEVICE, "config.device: %d, but there %s %d GPU%s", ordinal, gpus == 1 ? "is" : "are",
+                     gpus, gpus == 1 ? "" : "s");
+}
+
+/* The backend that serves this context. */
+static attn_status choose_backend(const attn_config *config, int32_t backend, attn_context *made)
+{
+    if (backend == ATTN_BACKEND_CUDA) return choose_gpu(config, made);
     if (config->backend != ATTN_BACKEND_AUTO && config->device != 0)
         return attn_fail(ATTN_NO_DEVICE, "config.device: %d: the backend has device 0 only", config->device);
-    *table = backend == ATTN_BACKEND_REFERENCE ? &attn_ref_backend : &attn_cpu_backend;
+    made->backend = backend == ATTN_BACKEND_REFERENCE ? &attn_ref_backend : &attn_cpu_backend;
     return ATTN_OK;
 }
 
@@ -129,7 +165,8 @@ static attn_status choose_backend(const attn_config *config, int32_t backend, co
 static attn_status check_kernel(const attn_config *config, const attn_backend_table *backend, attn_force *force)
 {
     if (!force->kernel[0] || backend->has_kernel(force->kernel)) return ATTN_OK;
-    bool known = attn_cpu_backend.has_kernel(force->kernel) || attn_ref_backend.has_kernel(force->kernel);
+    bool known = attn_cpu_backend.has_kernel(force->kernel) || attn_cuda_backend.has_kernel(force->kernel) ||
+                 attn_ref_backend.has_kernel(force->kernel);
     if (!known || (config->force && strstr(config->force, "kernel=")))
         return attn_fail(ATTN_INVALID_ARGUMENT, "kernel=%s: the %s backend has no such kernel", force->kernel,
                          backend->name);
@@ -143,45 +180,51 @@ attn_status attn_create(const attn_config *given, attn_context **out)
     *out = NULL;
     attn_config config = ATTN_CONFIG_INIT;
     attn_force force = {0};
-    const attn_backend_table *backend = NULL;
+    attn_context made = {0};
     if (given) ATTN_TRY(attn_import(&config, sizeof config, given, "config"));
     ATTN_TRY(check_config(&config));
     ATTN_TRY(read_force(&config, &force));
-    ATTN_TRY(choose_backend(&config, force.backend, &backend));
+    ATTN_TRY(choose_backend(&config, force.backend, &made));
     if (force.isa[0] && !attn_cpu_find_level(force.isa))
         return attn_fail(ATTN_INVALID_ARGUMENT,
                          "isa=%s: not in this build or not on this processor, whose best level is %s; the build has%s",
                          force.isa, attn_cpu_best_level()->name, attn_cpu_level_names());
-    ATTN_TRY(check_kernel(&config, backend, &force));
+    ATTN_TRY(check_kernel(&config, made.backend, &force));
 
-    attn_context made = {
-        .backend = backend,
-        .force = force,
-        .flags = config.flags,
-        .alloc = config.alloc ? config.alloc : default_alloc,
-        .release = config.release ? config.release : default_release,
-        .log = config.log,
-        .user = config.user,
-    };
     attn_host host = attn_cpu_host();
+    made.force = force;
+    made.flags = config.flags;
+    made.alloc = config.alloc ? config.alloc : default_alloc;
+    made.release = config.release ? config.release : default_release;
+    made.log = config.log;
+    made.user = config.user;
     made.threads = force.threads ? force.threads : config.num_threads ? config.num_threads : host.cores;
     made.l2_bytes = host.l2_bytes;
     attn_context *ctx = attn_context_alloc(&made, sizeof *ctx);
     if (!ctx) return attn_fail(ATTN_OUT_OF_MEMORY, "no memory for a context");
     *ctx = made;
+    if (force.backend == ATTN_BACKEND_AUTO || force.backend == ATTN_BACKEND_CUDA) {
+        attn_status status = attn_cuda_state_new(ctx);
+        if (status != ATTN_OK) {
+            attn_context_release(&made, ctx);
+            return status;
+        }
+    }
     attn_cpu_watch_forks();
     attn_log(ctx, 2, "context: backend %s, %d threads on %d cores with %zu KiB of L2 cache each, %d NUMA nodes",
-             backend->name, ctx->threads, host.cores, host.l2_bytes / 1024, host.numa_nodes);
+             ctx->backend->name, ctx->threads, host.cores, host.l2_bytes / 1024, host.numa_nodes);
     *out = ctx;
     return ATTN_OK;
 }
 
 void attn_destroy(attn_context *ctx)
 {
-    if (ctx) attn_context_release(ctx, ctx);
+    if (!ctx) return;
+    if (ctx->cuda) attn_cuda_state_free(ctx);
+    attn_context_release(ctx, ctx);
 }
 
-/* ---- memory: host only so far ---------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static attn_status check_context(const attn_context *ctx)
 {
@@ -193,40 +236,45 @@ attn_status attn_malloc(attn_context *ctx, int32_t device, size_t bytes, void **
     ATTN_TRY(check_context(ctx));
     if (!out) return attn_fail(ATTN_INVALID_ARGUMENT, "out is NULL");
     *out = NULL;
-    if (device != 0) return attn_fail(ATTN_NO_DEVICE, "device %d: there is 1 device", device);
+    if (device > 0 && ctx->cuda) return attn_cuda_malloc(ctx, device - 1, bytes, out);
+    if (device != 0) return attn_fail(ATTN_NO_DEVICE, "device %d: this context has device 0 only", device);
     *out = attn_context_alloc(ctx, bytes);
     return *out ? ATTN_OK : attn_fail(ATTN_OUT_OF_MEMORY, "no host memory for %zu bytes", bytes);
 }
 
 void attn_free(attn_context *ctx, void *ptr)
 {
-    if (ctx) attn_context_release(ctx, ptr);
+    if (!ctx || !ptr) return;
+    if (!ctx->cuda || !attn_cuda_free(ctx, ptr)) attn_context_release(ctx, ptr);
 }
 
-static attn_status copy(attn_context *ctx, void *dst, const void *src, size_t bytes, const attn_exec *exec)
+static attn_status copy(attn_context *ctx, void *dst, const void *src, size_t bytes, bool upload, const attn_exec *exec)
 {
     attn_exec e;
+    bool done = false;
     ATTN_TRY(check_context(ctx));
-    ATTN_TRY(attn_check_exec(exec, &e));
+    ATTN_TRY(attn_check_exec(ctx, exec, &e));
     if (bytes && !dst) return attn_fail(ATTN_INVALID_ARGUMENT, "dst is NULL");
     if (bytes && !src) return attn_fail(ATTN_INVALID_ARGUMENT, "src is NULL");
-    if (bytes) memmove(dst, src, bytes);
+    if (bytes && ctx->cuda) ATTN_TRY(attn_cuda_copy(ctx, dst, src, bytes, upload, &e, &done));
+    if (bytes && !done) memmove(dst, src, bytes);
     return ATTN_OK;
 }
 
 attn_status attn_upload(attn_context *ctx, void *dst, const void *src, size_t bytes, const attn_exec *exec)
 {
-    return copy(ctx, dst, src, bytes, exec);
+    return copy(ctx, dst, src, bytes, true, exec);
 }
 
 attn_status attn_download(attn_context *ctx, void *dst, const void *src, size_t bytes, const attn_exec *exec)
 {
-    return copy(ctx, dst, src, bytes, exec);
+    return copy(ctx, dst, src, bytes, false, exec);
 }
 
 attn_status attn_sync(attn_context *ctx, const attn_exec *exec)
 {
     attn_exec e;
     ATTN_TRY(check_context(ctx));
-    return attn_check_exec(exec, &e);
+    ATTN_TRY(attn_check_exec(ctx, exec, &e));
+    return ctx->cuda ? attn_cuda_sync(ctx, &e) : ATTN_OK;
 }

@@ -40,6 +40,8 @@ typedef struct attn_backend_table attn_backend_table;
 
 struct attn_context {
     const attn_backend_table *backend;
+    struct attn_cuda_state *cuda; /* NULL: a context that leaves GPUs alone */
+    int32_t gpu;                  /* ordinal, in a context for one GPU */
     attn_force force;
     int32_t threads;
     size_t l2_bytes; /* of a core */
@@ -65,12 +67,14 @@ typedef struct attn_merge_job {
 } attn_merge_job;
 
 /* Each checks everything that is wrong on every device, and fills the job. */
-attn_status attn_validate_problem(const attn_problem *problem, attn_job *job);
+/* `readable`: the host can read length arrays, page tables and the like; else what they hold is taken on trust. */
+attn_status attn_validate_problem(const attn_problem *problem, bool readable, attn_job *job);
 attn_status attn_validate_grads(const attn_problem *problem, const attn_grads *grads, attn_job *job);
-attn_status attn_validate_append(const attn_append *append, attn_append_job *job);
+attn_status attn_validate_append(const attn_append *append, bool readable, attn_append_job *job);
 attn_status attn_validate_merge(int32_t n, const attn_tensor *out_parts, const attn_tensor *lse_parts,
                                 const attn_tensor *out, const attn_tensor *lse, attn_merge_job *job);
-attn_status attn_validate_keep(const attn_job *job, const attn_tensor *keep, attn_view *view);
+/* Where max_q and max_k are only bounds, keep's shape takes their place. */
+attn_status attn_validate_keep(attn_job *job, const attn_tensor *keep, attn_view *view);
 /* Copies a caller's struct of any struct_size into ours; zeros what it lacks; refuses a non-zero tail. */
 attn_status attn_import(void *ours, size_t our_size, const void *theirs, const char *name);
 /* The way back for structs that the library fills: as much as the caller's struct_size has room for. */
@@ -78,22 +82,45 @@ attn_status attn_export(void *theirs, const void *ours, size_t our_size, const c
 
 /* ---- backends -------------------------------------------------------------------------------- */
 
-/* A backend answers what it can do by filling the plan (kernel, isa, threads, splits, workspace), or
- * UNSUPPORTED with the reason. The calls get the plan of their own query and a workspace of at least
- * plan->workspace_bytes. */
+/* A backend answers what it can do by filling the plan (kernel, isa, threads, splits, workspace), or UNSUPPORTED with the
+ * reason; an operation that it lacks altogether is NULL. The calls get the plan of their own query. On the host
+ * exec->workspace has plan->workspace_bytes at least; on a GPU it is what the caller gave, perhaps NULL. */
 struct attn_backend_table {
     attn_backend id;
     const char *name;
     bool (*has_kernel)(const char *kernel); /* a name that its plans can give */
     attn_status (*plan)(const attn_context *ctx, attn_op op, const attn_job *job, attn_plan *plan);
-    attn_status (*forward)(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace);
-    attn_status (*backward)(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace);
-    attn_status (*append)(const attn_context *ctx, const attn_append_job *job);
-    attn_status (*merge)(const attn_context *ctx, const attn_merge_job *job);
-    attn_status (*dropout_mask)(const attn_context *ctx, const attn_job *job, const attn_view *keep);
+    attn_status (*forward)(const attn_context *ctx, const attn_job *job, const attn_plan *plan, const attn_exec *exec);
+    attn_status (*backward)(const attn_context *ctx, const attn_job *job, const attn_plan *plan, const attn_exec *exec);
+    attn_status (*append)(const attn_context *ctx, const attn_append_job *job, const attn_plan *plan,
+                          const attn_exec *exec);
+    attn_status (*merge)(const attn_context *ctx, const attn_merge_job *job, const attn_plan *plan,
+                         const attn_exec *exec);
+    attn_status (*dropout_mask)(const attn_context *ctx, const attn_job *job, const attn_view *keep,
+                                const attn_plan *plan, const attn_exec *exec);
 };
 
-extern const attn_backend_table attn_cpu_backend, attn_ref_backend;
+extern const attn_backend_table attn_cpu_backend, attn_cuda_backend, attn_ref_backend;
+
+/* ---- GPUs (src/cuda; absent.c in a build without) --------------------------------------------- */
+
+/* These two ask the driver, which must not happen for a caller who wants the CPU only. NO_DEVICE with the reason
+ * where there is no GPU. */
+attn_status attn_cuda_count(int32_t *count);
+attn_status attn_cuda_info(int32_t ordinal, attn_device_info *info);
+
+/* The context's part that has to do with GPUs; asks no driver. */
+attn_status attn_cuda_state_new(attn_context *ctx);
+void attn_cuda_state_free(attn_context *ctx);
+
+/* For contexts with such a part. free says whether the memory was a GPU's, copy by *done whether one took part. */
+attn_status attn_cuda_malloc(const attn_context *ctx, int32_t ordinal, size_t bytes, void **out);
+bool attn_cuda_free(const attn_context *ctx, void *pointer);
+attn_status attn_cuda_copy(const attn_context *ctx, void *dst, const void *src, size_t bytes, bool upload,
+                           const attn_exec *exec, bool *done);
+attn_status attn_cuda_sync(const attn_context *ctx, const attn_exec *exec);
+/* Whether the host can read what `pointer` leads to. */
+attn_status attn_cuda_readable(const void *pointer, bool *readable);
 
 /* ---- host threads ---------------------------------------------------------------------------- */
 

@@ -50,6 +50,7 @@ typedef struct attn_job {
     int32_t bottom_right; /* 1: the diagonal is k_len - q_len of each sequence */
     int32_t num_splits;   /* 0: by rule */
     int32_t accumulate, unordered;
+    int32_t loose_q, loose_k; /* 1: max_q, max_k may be above the longest sequence, whose length only a GPU can read */
     float scale, softcap;
     float keep_factor; /* 1/(1-p); 0 for p = 1 */
     int32_t has_dropout;

@@ -180,12 +180,26 @@ static attn_status check_outputs(const attn_problem *p, attn_job *job)
     return attn_check_tensor(&p->lse, "lse", 1u << ATTN_F32, ROLE_OUTPUT, lse_shape, &job->lse);
 }
 
+/* A packed batch's longest sequence, unless the caller gives it, is known to whoever can read the offsets. */
+static int is_loose(const attn_lengths *lengths, bool readable)
+{
+    return !readable && lengths->offsets && !lengths->max;
+}
+
+/* An axis that goes over the queries or keys of the longest sequence: at most the bound where that is all we know. */
+static bool fits_axis(const attn_job *job, int axis, int64_t size)
+{
+    const int64_t full[4] = {job->batch, job->heads_q, job->max_q, job->max_k};
+    const int32_t loose[4] = {0, 0, job->loose_q, job->loose_k};
+    return size == full[axis] || (loose[axis] && size >= 0 && size < full[axis]);
+}
+
 /* `shape` of each axis: 1 or the problem's. */
 static attn_status check_bias_shape(const attn_tensor *bias, const char *name, const attn_job *job)
 {
     const int64_t full[4] = {job->batch, job->heads_q, job->max_q, job->max_k};
     for (int axis = 0; axis < 4; axis++)
-        if (bias->shape[axis] != 1 && bias->shape[axis] != full[axis])
+        if (bias->shape[axis] != 1 && !fits_axis(job, axis, bias->shape[axis]))
             return attn_fail(ATTN_INVALID_ARGUMENT, "%s.shape[%d]: %lld, expected 1 or %lld", name, axis,
                              (long long)bias->shape[axis], (long long)full[axis]);
     return ATTN_OK;
@@ -199,7 +213,7 @@ static attn_status check_bias(const attn_problem *p, attn_job *job)
     return attn_check_tensor(&p->bias, "bias", DTYPES_FLOAT | 1u << ATTN_BOOL, ROLE_BIAS, NULL, &job->bias);
 }
 
-attn_status attn_validate_problem(const attn_problem *p, attn_job *job)
+attn_status attn_validate_problem(const attn_problem *p, bool readable, attn_job *job)
 {
     memset(job, 0, sizeof *job);
     ATTN_TRY(check_mask(p, job));
@@ -207,13 +221,15 @@ attn_status attn_validate_problem(const attn_problem *p, attn_job *job)
     ATTN_TRY(check_scalars(p, job));
     ATTN_TRY(check_pages(p, job));
     int64_t rows = p->q.shape[2], keys = p->page_table ? p->page_table_pages * job->page_size : p->k.shape[2];
-    ATTN_TRY(attn_check_lengths(&p->q_len, "q_len", job->batch, rows, &job->q_span, &job->max_q));
-    ATTN_TRY(attn_check_lengths(&p->kv_len, "kv_len", job->batch, keys, &job->kv_span, &job->max_k));
+    ATTN_TRY(attn_check_lengths(&p->q_len, "q_len", readable, job->batch, rows, &job->q_span, &job->max_q));
+    ATTN_TRY(attn_check_lengths(&p->kv_len, "kv_len", readable, job->batch, keys, &job->kv_span, &job->max_k));
+    job->loose_q = is_loose(&p->q_len, readable);
+    job->loose_k = is_loose(&p->kv_len, readable);
     ATTN_TRY(check_heads(job, rows));
     ATTN_TRY(check_dropout(p, job));
     ATTN_TRY(check_outputs(p, job));
     ATTN_TRY(check_bias(p, job));
-    return check_page_entries(job);
+    return readable ? check_page_entries(job) : ATTN_OK;
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -256,8 +272,10 @@ attn_status attn_validate_grads(const attn_problem *p, const attn_grads *g, attn
     return ATTN_OK;
 }
 
-attn_status attn_validate_keep(const attn_job *job, const attn_tensor *keep, attn_view *view)
+attn_status attn_validate_keep(attn_job *job, const attn_tensor *keep, attn_view *view)
 {
+    if (job->loose_q && fits_axis(job, 2, keep->shape[2])) job->max_q = keep->shape[2];
+    if (job->loose_k && fits_axis(job, 3, keep->shape[3])) job->max_k = keep->shape[3];
     const int64_t shape[4] = {job->batch, job->heads_q, job->max_q, job->max_k};
     return attn_check_tensor(keep, "keep", 1u << ATTN_BOOL, ROLE_OUTPUT, shape, view);
 }

@@ -22,10 +22,10 @@ static inline bool attn_is_block(int32_t dtype) { return dtype == ATTN_Q8_0 || d
 attn_status attn_check_tensor(const attn_tensor *t, const char *name, unsigned dtypes, attn_role role,
                               const int64_t shape[4], attn_view *view);
 
-/* Checks host length arrays of `batch` sequences against a sequence axis of `rows`, and fills the span.
- * *largest: bound of the used lengths. */
-attn_status attn_check_lengths(const attn_lengths *lengths, const char *name, int64_t batch, int64_t rows,
-                               attn_span *span, int64_t *largest);
+/* Checks length arrays of `batch` sequences against a sequence axis of `rows`, their contents only where the host can
+ * read them, and fills the span. *largest: bound of the used lengths. */
+attn_status attn_check_lengths(const attn_lengths *lengths, const char *name, bool readable, int64_t batch,
+                               int64_t rows, attn_span *span, int64_t *largest);
 
 /* `bytes` is the size of an element; NULL is aligned. */
 attn_status attn_check_aligned(const void *p, size_t bytes, const char *name);
@@ -35,6 +35,6 @@ attn_status attn_check_aligned(const void *p, size_t bytes, const char *name);
 attn_status attn_check_page_table(const int32_t *table, int64_t pages, int64_t stride, int64_t page_size,
                                   const char *pool, int64_t *row_stride);
 
-attn_status attn_check_exec(const attn_exec *given, attn_exec *exec);
+attn_status attn_check_exec(const attn_context *ctx, const attn_exec *given, attn_exec *exec);
 
 #endif

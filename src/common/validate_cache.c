@@ -154,10 +154,10 @@ static attn_status check_rope(const attn_append *a, attn_append_job *job)
         ATTN_TRY(attn_check_tensor(&a->q, "q", DTYPES_FLOAT, ROLE_OUTPUT, shape, &job->q));
         job->heads_q = a->q.shape[1];
     }
-    return check_positions(job);
+    return ATTN_OK;
 }
 
-attn_status attn_validate_append(const attn_append *a, attn_append_job *job)
+attn_status attn_validate_append(const attn_append *a, bool readable, attn_append_job *job)
 {
     int64_t unused;
     memset(job, 0, sizeof *job);
@@ -171,12 +171,15 @@ attn_status attn_validate_append(const attn_append *a, attn_append_job *job)
     if (!a->slots && !a->cache_len.used && job->batch)
         return attn_fail(ATTN_INVALID_ARGUMENT, "cache_len.used is NULL: needed unless slots is given");
     int64_t rows = job->page_size ? a->page_table_pages * job->page_size : job->cache_rows;
-    ATTN_TRY(attn_check_lengths(&a->new_len, "new_len", job->batch, job->new_rows, &job->new_span, &job->max_new));
+    ATTN_TRY(
+        attn_check_lengths(&a->new_len, "new_len", readable, job->batch, job->new_rows, &job->new_span, &job->max_new));
     if (a->slots) /* used only says positions there; any room will do */
         job->cache_span = (attn_span){a->cache_len.used, NULL, NULL, rows};
-    else ATTN_TRY(attn_check_lengths(&a->cache_len, "cache_len", job->batch, rows, &job->cache_span, &unused));
-    ATTN_TRY(check_places(a, job));
-    return check_rope(a, job);
+    else
+        ATTN_TRY(attn_check_lengths(&a->cache_len, "cache_len", readable, job->batch, rows, &job->cache_span, &unused));
+    if (readable) ATTN_TRY(check_places(a, job));
+    ATTN_TRY(check_rope(a, job));
+    return job->rotate && readable ? check_positions(job) : ATTN_OK;
 }
 
 /* ---- merge ----------------------------------------------------------------------------------- */

@@ -114,7 +114,8 @@ attn_status attn_check_aligned(const void *p, size_t bytes, const char *name)
 
 /* ---- lengths --------------------------------------------------------------------------------- */
 
-static attn_status check_offsets(const attn_lengths *lengths, const char *name, int64_t batch, int64_t rows)
+static attn_status check_offsets(const attn_lengths *lengths, const char *name, bool readable, int64_t batch,
+                                 int64_t rows)
 {
     const int32_t *offsets = lengths->offsets;
     if (lengths->count == 0 && rows > 0)
@@ -122,7 +123,7 @@ static attn_status check_offsets(const attn_lengths *lengths, const char *name, 
     if (lengths->count != batch)
         return attn_fail(ATTN_INVALID_ARGUMENT, "%s.count: %lld, expected %lld sequences", name,
                          (long long)lengths->count, (long long)batch);
-    for (int64_t b = 0; b <= batch; b++) {
+    for (int64_t b = 0; readable && b <= batch; b++) {
         bool falls = b == 0 ? offsets[0] < 0 : offsets[b] < offsets[b - 1];
         if (falls || offsets[b] > rows)
             return attn_fail(ATTN_INVALID_ARGUMENT, "%s.offsets[%lld]: %d is %s", name, (long long)b, offsets[b],
@@ -131,8 +132,8 @@ static attn_status check_offsets(const attn_lengths *lengths, const char *name, 
     return ATTN_OK;
 }
 
-attn_status attn_check_lengths(const attn_lengths *lengths, const char *name, int64_t batch, int64_t rows,
-                               attn_span *span, int64_t *largest)
+attn_status attn_check_lengths(const attn_lengths *lengths, const char *name, bool readable, int64_t batch,
+                               int64_t rows, attn_span *span, int64_t *largest)
 {
     const void *const arrays[] = {lengths->used, lengths->offsets, lengths->start};
     const char *const fields[] = {"used", "offsets", "start"};
@@ -145,11 +146,11 @@ attn_status attn_check_lengths(const attn_lengths *lengths, const char *name, in
     if (!lengths->offsets && lengths->count && lengths->count != batch)
         return attn_fail(ATTN_INVALID_ARGUMENT, "%s.count: %lld, but the batch is %lld", name,
                          (long long)lengths->count, (long long)batch);
-    if (lengths->offsets) ATTN_TRY(check_offsets(lengths, name, batch, rows));
+    if (lengths->offsets) ATTN_TRY(check_offsets(lengths, name, readable, batch, rows));
     *span = (attn_span){lengths->used, lengths->offsets, lengths->start, rows};
 
-    int64_t longest_room = lengths->offsets ? 0 : rows;
-    for (int64_t b = 0; b < batch && (lengths->offsets || lengths->used || lengths->start); b++) {
+    int64_t longest_room = lengths->offsets && readable ? 0 : rows;
+    for (int64_t b = 0; readable && b < batch && (lengths->offsets || lengths->used || lengths->start); b++) {
         int64_t base, room, row, used;
         attn_span_rows(span, b, &base, &room, &row, &used);
         if (row < base || row > base + room)
@@ -195,16 +196,33 @@ attn_status attn_check_page_table(const int32_t *table, int64_t pages, int64_t s
 
 /* ---- exec ------------------------------------------------------------------------------------ */
 
-attn_status attn_check_exec(const attn_exec *given, attn_exec *exec)
+/* The device that a call asks for must be one that the context permits. */
+static attn_status check_exec_device(const attn_context *ctx, int32_t device)
+{
+    int32_t gpus = 0;
+    if (device < 0) return attn_fail(ATTN_INVALID_ARGUMENT, "exec.device: %d, expected 0 (automatic) or more", device);
+    if (device == 0) return ATTN_OK;
+    bool only_gpu = ctx->backend == &attn_cuda_backend;
+    if (only_gpu && device != ctx->gpu + 2)
+        return attn_fail(ATTN_NO_DEVICE, "exec.device: %d, expected 0 (automatic) or %d (device %d, the context's GPU)",
+                         device, ctx->gpu + 2, ctx->gpu + 1);
+    if (only_gpu || device == 1) return ATTN_OK;
+    if (!ctx->cuda)
+        return attn_fail(ATTN_NO_DEVICE,
+                         "exec.device: %d, expected 0 (automatic) or 1 (device 0): the context has no GPU", device);
+    if (attn_cuda_count(&gpus) == ATTN_OK && device <= gpus + 1) return ATTN_OK;
+    return attn_fail(ATTN_NO_DEVICE, "exec.device: %d, but there are %d GPUs", device, gpus);
+}
+
+attn_status attn_check_exec(const attn_context *ctx, const attn_exec *given, attn_exec *exec)
 {
     *exec = (attn_exec)ATTN_EXEC_INIT;
+    exec->flags = ATTN_EXEC_WAIT;
     if (!given) return ATTN_OK;
     ATTN_TRY(attn_import(exec, sizeof *exec, given, "exec"));
     if (exec->flags & ~(uint32_t)ATTN_EXEC_WAIT)
         return attn_fail(ATTN_INVALID_ARGUMENT, "exec.flags: unknown bits in 0x%x", exec->flags);
     if (exec->reserved) return attn_fail(ATTN_INVALID_ARGUMENT, "exec.reserved is not zero");
-    if (exec->device < 0 || exec->device > 1)
-        return attn_fail(exec->device < 0 ? ATTN_INVALID_ARGUMENT : ATTN_NO_DEVICE,
-                         "exec.device: %d, expected 0 (automatic) or 1 (device 0)", exec->device);
+    ATTN_TRY(check_exec_device(ctx, exec->device));
     return attn_check_aligned(exec->workspace, 64, "exec.workspace");
 }

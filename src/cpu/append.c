@@ -82,8 +82,10 @@ static void run_append(void *arg, int64_t task, int32_t thread)
     }
 }
 
-attn_status attn_cpu_append(const attn_context *ctx, const attn_append_job *job)
+attn_status attn_cpu_append(const attn_context *ctx, const attn_append_job *job, const attn_plan *plan,
+                            const attn_exec *exec)
 {
+    (void)plan, (void)exec;
     enum { SMALL = 1 << 16 }; /* elements (0.1 ms) below which waking other threads costs more than they save */
     attn_append_job copy = *job;
     if (!job->new_rows) return ATTN_OK;

@@ -20,8 +20,10 @@ static void run_mask(void *arg, int64_t task, int32_t thread)
     }
 }
 
-attn_status attn_cpu_dropout_mask(const attn_context *ctx, const attn_job *job, const attn_view *keep)
+attn_status attn_cpu_dropout_mask(const attn_context *ctx, const attn_job *job, const attn_view *keep,
+                                  const attn_plan *plan, const attn_exec *exec)
 {
+    (void)plan, (void)exec;
     if (!job->max_q || !job->max_k) return ATTN_OK;
     mask_call call = {job, keep, attn_job_dropout_key(job)};
     attn_cpu_parallel(ctx->threads, job->batch * job->heads_q, run_mask, &call);

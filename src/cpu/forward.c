@@ -116,7 +116,7 @@ attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, 
     plan->num_splits = (int32_t)piece_count(job, level->key_step, job->max_q, job->max_k);
     snprintf(plan->isa, sizeof plan->isa, "%s", level->name);
     snprintf(plan->kernel, sizeof plan->kernel, "forward_%s", level->name);
-    snprintf(plan->reason, sizeof plan->reason, "host tensors, no GPU backend in this build; %s level %s",
+    snprintf(plan->reason, sizeof plan->reason, "host tensors; %s level %s",
              ctx->force.isa[0] || ctx->force.kernel[0] ? "forced" : "best", level->name);
     return ATTN_OK;
 }
@@ -286,8 +286,9 @@ static int choose_task_rows(const forward_call *call, int most, int32_t threads)
     return (int)attn_min(most, attn_round_up(attn_max(1, (int64_t)share), call->level->row_step));
 }
 
-attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace)
+attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, const attn_exec *exec)
 {
+    void *workspace = exec->workspace;
     const attn_cpu_level *level = attn_cpu_find_level(plan->isa);
     if (attn_job_is_empty(job)) return ATTN_OK;
     int most = row_bound(ctx, level, job);

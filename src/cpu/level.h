@@ -68,9 +68,13 @@ const char *attn_cpu_level_names(void);                      /* of the build, " 
 
 /* The backend's operations, forward.c to dropout.c. */
 attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan);
-attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace);
-attn_status attn_cpu_append(const attn_context *ctx, const attn_append_job *job);
-attn_status attn_cpu_merge(const attn_context *ctx, const attn_merge_job *job);
-attn_status attn_cpu_dropout_mask(const attn_context *ctx, const attn_job *job, const attn_view *keep);
+attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
+                             const attn_exec *exec);
+attn_status attn_cpu_append(const attn_context *ctx, const attn_append_job *job, const attn_plan *plan,
+                            const attn_exec *exec);
+attn_status attn_cpu_merge(const attn_context *ctx, const attn_merge_job *job, const attn_plan *plan,
+                           const attn_exec *exec);
+attn_status attn_cpu_dropout_mask(const attn_context *ctx, const attn_job *job, const attn_view *keep,
+                                  const attn_plan *plan, const attn_exec *exec);
 
 #endif

@@ -63,8 +63,10 @@ static void run_merge(void *arg, int64_t task, int32_t thread)
     for (int64_t i = 0; i < job->shape[2]; i++) merge_row(job, b, h, i);
 }
 
-attn_status attn_cpu_merge(const attn_context *ctx, const attn_merge_job *job)
+attn_status attn_cpu_merge(const attn_context *ctx, const attn_merge_job *job, const attn_plan *plan,
+                           const attn_exec *exec)
 {
+    (void)plan, (void)exec;
     attn_merge_job copy = *job;
     if (!job->shape[2]) return ATTN_OK;
     attn_cpu_parallel(ctx->threads, job->shape[0] * job->shape[1], run_merge, &copy);

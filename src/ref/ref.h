@@ -68,8 +68,10 @@ void attn_ref_output(ref_place *w, ref_tiles *t, const ref_stat stat[REF_ROWS]);
 void attn_ref_multiply(int64_t m, int64_t n, int64_t count, const double *a, int64_t a_row, int64_t a_col,
                        const double *b, int64_t b_row, double *c, int64_t c_row);
 
-attn_status attn_ref_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace);
-attn_status attn_ref_backward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace);
+attn_status attn_ref_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
+                             const attn_exec *exec);
+attn_status attn_ref_backward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
+                              const attn_exec *exec);
 
 /* Row blocks of all query heads: task -> place. */
 int64_t attn_ref_row_tasks(const attn_job *job);

@@ -267,8 +267,10 @@ static void run_dsink(void *arg, int64_t h, int32_t thread)
     job->dsink[h] = (float)((job->accumulate ? (double)job->dsink[h] : 0.0) + sum);
 }
 
-attn_status attn_ref_backward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace)
+attn_status attn_ref_backward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
+                              const attn_exec *exec)
 {
+    void *workspace = exec->workspace;
     (void)plan;
     backward_call call = {.job = job, .stat = workspace, .scratch_bytes = attn_ref_tiles_bytes(job)};
     call.delta = (double *)call.stat + 2 * attn_round_up(q_rows_total(job), 8);

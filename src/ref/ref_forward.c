@@ -58,8 +58,9 @@ static void run_padding(void *arg, int64_t task, int32_t thread)
     }
 }
 
-attn_status attn_ref_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, void *workspace)
+attn_status attn_ref_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, const attn_exec *exec)
 {
+    void *workspace = exec->workspace;
     (void)plan;
     if (attn_job_is_empty(job)) return ATTN_OK;
     forward_call call = {job, workspace, attn_ref_tiles_bytes(job)};

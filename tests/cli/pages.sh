@@ -33,9 +33,11 @@ good 'info' info
 holds 'info' "$(cat stdout)" "attn $version"
 holds 'info' "$(cat stdout)" '  0  cpu  '
 holds 'info' "$(cat stdout)" '  because '
+[[ $(cat stdout) == *'  1  cuda:0  '* ]] || holds 'info: why no GPU' "$(cat stdout)" '  -  no GPU: backend cuda: '
 good 'info as JSON' info --json --shape 2,8,4,16,32,64,48 --dtype bf16 --causal
 holds 'info as JSON' "$(cat stdout)" "{\"version\":\"$version\",\"build\":\""
 holds 'info as JSON' "$(cat stdout)" '"devices":[{"index":0,"backend":"cpu",'
+holds 'info as JSON' "$(cat stdout)" '"no_gpu":'
 holds 'info as JSON' "$(cat stdout)" '"automatic":{"shape":{"batch":2,"heads_q":8,"heads_kv":4,"seq_q":16,'
 holds 'info as JSON' "$(cat stdout)" '"seq_k":32,"head_dim":64,"head_dim_v":48},"dtype":"bf16","causal":true,'
 holds 'info as JSON' "$(cat stdout)" '"error":null,"device_index":'

@@ -29,7 +29,16 @@ enum call { CALL_FORWARD, CALL_BACKWARD, CALL_APPEND, CALL_MERGE, CALL_MASK, CAL
 enum base { BASE_PADDED, BASE_PACKED, BASE_PAGED, BASE_NOTHING };
 
 struct change {
-    enum { CHANGE_NONE, CHANGE_INTEGER, CHANGE_FLOAT, CHANGE_POINTER, CHANGE_SHIFT, CHANGE_DATA, CHANGE_FORCE } kind;
+    enum {
+        CHANGE_NONE,
+        CHANGE_INTEGER,
+        CHANGE_FLOAT,
+        CHANGE_POINTER,
+        CHANGE_SHIFT,
+        CHANGE_DATA,
+        CHANGE_FORCE,
+        CHANGE_READS
+    } kind;
     const char *field;
     size_t offset, size;
     int64_t value;
@@ -63,6 +72,10 @@ static const struct row {
   {                                                                                                     \
     .kind = CHANGE_SHIFT, .field = #member, .offset = offsetof(struct arguments, member), .value = (by) \
   }
+#define READS            \
+  {                      \
+    .kind = CHANGE_READS \
+  } /* the mistake is in what arrays hold; it comes first */
 #define DATA(member, at, to)                                                                                         \
   {                                                                                                                  \
     .kind = CHANGE_DATA, .field = #member, .offset = offsetof(struct arguments, member), .value = (at), .data = (to) \
@@ -76,6 +89,7 @@ static const struct row {
 #undef ROW
 #undef FORCE
 #undef DATA
+#undef READS
 #undef SHIFT
 #undef SETP
 #undef SETF
@@ -108,6 +122,7 @@ static void apply(struct arguments *x, const struct change *change)
         data[change->value] = change->data;
         break;
     case CHANGE_FORCE: x->config.force = change->text; break;
+    case CHANGE_READS:
     case CHANGE_NONE: break;
     }
 }
@@ -237,7 +252,7 @@ static attn_status call(attn_context *ctx, enum call which, struct arguments *x,
 static int needs_host(const struct row *row)
 {
     for (int n = 0; n < 3; n++)
-        if (row->change[n].kind == CHANGE_DATA) return 1;
+        if (row->change[n].kind == CHANGE_DATA || row->change[n].kind == CHANGE_READS) return 1;
     return row->base == BASE_PAGED;
 }
 

@@ -25,10 +25,10 @@ fi
 foreign=$(nm -g --defined-only "$static" | awk 'NF == 3 && $3 !~ /^attn_/ { print $3 }')
 [ -z "$foreign" ] || fail "$static defines names outside attn_: $foreign"
 
-# libm may be absent (unused) and ld-linux present (thread-local variables); both belong to libc.
+# libm may be absent (unused), libdl is libc since glibc 2.34, and ld-linux present (thread-local variables); both belong to libc.
 for library in $(readelf -d "$shared" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'); do
   case $library in
-  libc.so.* | libm.so.* | libpthread.so.* | ld-linux*.so.*) ;;
+  libc.so.* | libm.so.* | libdl.so.* | libpthread.so.* | ld-linux*.so.*) ;;
   libgomp.so.* | libomp.so* | libiomp5.so*) ;;
   libhwloc.so.*) ;;
   *) fail "$shared needs $library" ;;

@@ -46,7 +46,7 @@ static void check_band(const band *w)
 {
     attn_problem p = problem_of(w);
     attn_job job;
-    if (attn_validate_problem(&p, &job) != ATTN_OK) fail_msg("%s", attn_last_error());
+    if (attn_validate_problem(&p, true, &job) != ATTN_OK) fail_msg("%s", attn_last_error());
     attn_sequence s = attn_sequence_of(&job, 0);
     int64_t last_first = INT64_MIN, last_end = INT64_MIN;
     for (int64_t i = 0; i < w->sq; i++) {
@@ -206,7 +206,7 @@ static void bias_places(void **state)
     for (int axes = 0; axes < 16; axes++) {
         p.bias = attn_bhsd(data, ATTN_F32, axes & 1 ? 2 : 1, axes & 2 ? 4 : 1, axes & 4 ? 3 : 1, axes & 8 ? 5 : 1);
         attn_job job;
-        assert_int_equal(attn_validate_problem(&p, &job), ATTN_OK);
+        assert_int_equal(attn_validate_problem(&p, true, &job), ATTN_OK);
         int64_t at[4] = {axes & 1 ? 1 : 0, axes & 2 ? 3 : 0, axes & 4 ? 2 : 0, axes & 8 ? 4 : 0}, expected = 0;
         for (int axis = 0; axis < 4; axis++) expected += at[axis] * p.bias.stride[axis];
         assert_int_equal(attn_bias_offset(&job.bias, 1, 3, 2, 4), expected);

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+# Compiles CUDA kernels to fat binaries and embeds them. CMake's own language CUDA is not used: it knows one compiler a
+# project, and no single one compiles for all the GPUs here.
+
+# Debian's comes first: an older compiler's code runs with older drivers.
+set(ATTN_NVCC "" CACHE STRING
+  "nvcc commands; each architecture is compiled by the first that knows it. Empty: those found; OFF: none")
+set(ATTN_CUDA_ARCHITECTURES 70 75 80 86 89 90 CACHE STRING "Compute capabilities to hold machine code for")
+
+function(attn_find_nvcc)
+  set(commands ${ATTN_NVCC})
+  if("${ATTN_NVCC}" STREQUAL "")
+    find_program(attn_nvcc_path nvcc NO_CACHE)
+    foreach(candidate /usr/bin/nvcc ${attn_nvcc_path} /usr/local/cuda/bin/nvcc)
+      if(EXISTS ${candidate})
+        list(APPEND commands ${candidate})
+      endif()
+    endforeach()
+    list(REMOVE_DUPLICATES commands)
+  elseif(NOT ATTN_NVCC)
+    set(commands "")
+  endif()
+  set(unserved ${ATTN_CUDA_ARCHITECTURES})
+  foreach(command IN LISTS commands)
+    attn_nvcc_command(run ${command})
+    execute_process(COMMAND ${run} --list-gpu-code OUTPUT_VARIABLE known ERROR_VARIABLE error RESULT_VARIABLE result)
+    if(NOT result EQUAL 0)
+      message(WARNING "${command} does not run: ${error}")
+    endif()
+    foreach(architecture IN LISTS unserved)
+      if(known MATCHES "sm_${architecture}(\n|$)")
+        set(ATTN_NVCC_${architecture} ${command} PARENT_SCOPE)
+        list(APPEND served ${architecture})
+        list(REMOVE_ITEM unserved ${architecture})
+        message(STATUS "GPU code for sm_${architecture}: ${command}")
+      endif()
+    endforeach()
+  endforeach()
+  if(unserved AND commands)
+    message(WARNING "No nvcc of ${commands} knows ${unserved}: the library will have no code for these GPUs")
+  elseif(unserved)
+    message(STATUS "No nvcc: the library will hold no GPU code (Debian: nvidia-cuda-toolkit)")
+  endif()
+  set(ATTN_CUDA_SERVED ${served} PARENT_SCOPE)
+endfunction()
+
+# nvcc finds its parts through PATH, where another toolkit's may stand before them.
+function(attn_nvcc_command variable command)
+  if(IS_ABSOLUTE ${command})
+    get_filename_component(directory ${command} DIRECTORY)
+    set(${variable} ${CMAKE_COMMAND} -E env --modify PATH=path_list_prepend:${directory} -- ${command} PARENT_SCOPE)
+  else()
+    set(${variable} ${command} PARENT_SCOPE)
+  endif()
+endfunction()
+
+# Debian's nvcc finds its headers in /usr/include, behind /usr/local/include, where those of another toolkit may lie
+# (or links to them). /usr/include cannot be put first by -I, as a compiler ignores that for its own directories; so a
+# folder of links to what is hidden goes first.
+function(attn_unhide_headers)
+  set(folder ${CMAKE_CURRENT_BINARY_DIR}/nvcc-include)
+  if(EXISTS /usr/include/cuda_runtime.h AND EXISTS /usr/local/include/cuda_runtime.h)
+    file(MAKE_DIRECTORY ${folder})
+    file(GLOB hidden RELATIVE /usr/local/include /usr/local/include/*)
+    foreach(name IN LISTS hidden)
+      if(EXISTS /usr/include/${name})
+        file(CREATE_LINK /usr/include/${name} ${folder}/${name} SYMBOLIC)
+      endif()
+    endforeach()
+    set(ATTN_NVCC_INCLUDE -I ${folder} PARENT_SCOPE)
+  endif()
+endfunction()
+attn_unhide_headers()
+
+# attn_embed_kernels(TABLE SOURCE...): writes TABLE.c, which defines the attn_cuda_image TABLE[] with a fat binary of each
+# kernel source (module) and architecture. ATTN_CUDA_ARCHITECTURES_<module>, where set, narrows the list. A module that
+# nothing here compiles gets an image that only a stand-in driver understands. TABLE_FATBINS lists the others.
+function(attn_embed_kernels table)
+  set(data "")
+  set(rows "")
+  set(images "")
+  set(fatbins "")
+  foreach(source IN LISTS ARGN)
+    get_filename_component(module ${source} NAME_WE)
+    get_filename_component(source ${source} ABSOLUTE)
+    set(architectures ${ATTN_CUDA_SERVED})
+    if(DEFINED ATTN_CUDA_ARCHITECTURES_${module})
+      set(architectures "")
+      foreach(architecture IN LISTS ATTN_CUDA_ARCHITECTURES_${module})
+        if(architecture IN_LIST ATTN_CUDA_SERVED)
+          list(APPEND architectures ${architecture})
+        endif()
+      endforeach()
+    endif()
+    if(NOT architectures)
+      set(architectures 0)
+    endif()
+    foreach(architecture IN LISTS architectures)
+      set(symbol ${table}_${module}_${architecture})
+      set(image ${CMAKE_CURRENT_BINARY_DIR}/${symbol}.fatbin)
+      if(architecture EQUAL 0)
+        file(GENERATE OUTPUT ${image} CONTENT "emulated ${module}")
+      else()
+        attn_nvcc_command(nvcc ${ATTN_NVCC_${architecture}})
+        set(include "")
+        if(ATTN_NVCC_${architecture} STREQUAL "/usr/bin/nvcc")
+          set(include ${ATTN_NVCC_INCLUDE})
+        endif()
+        add_custom_command(OUTPUT ${image}
+          COMMAND ${nvcc} -fatbin -std=c++17 -O3 -fmad=false -gencode arch=compute_${architecture},code=sm_${architecture}
+            -gencode arch=compute_${architecture},code=compute_${architecture}
+            ${include} -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src -I ${PROJECT_SOURCE_DIR}/src/common
+            -MD -MF ${image}.d -MT ${image} -o ${image} ${source}
+          DEPENDS ${source} DEPFILE ${image}.d VERBATIM COMMENT "nvcc ${module} for sm_${architecture}")
+      endif()
+      list(APPEND images ${image})
+      if(architecture)
+        list(APPEND fatbins ${image})
+      endif()
+      # Behind the image a zero, for the image that is a text.
+      string(APPEND data "extern const char ${symbol}[] __attribute__((visibility(\"hidden\")));\n"
+        "__asm__(\".pushsection .rodata\\n.balign 16\\n.globl ${symbol}\\n.hidden ${symbol}\\n${symbol}:\\n\"\n"
+        "        \".incbin \\\"${image}\\\"\\n.quad 0\\n.popsection\\n\");\n")
+      string(APPEND rows "    {\"${module}\", ${architecture}, ${symbol}},\n")
+    endforeach()
+  endforeach()
+  file(CONFIGURE OUTPUT ${table}.c CONTENT "/* Written by CMake (cmake/attn-nvcc.cmake). */
+#include \"cuda/device.h\"
+
+@data@
+extern const attn_cuda_image ${table}[];
+const attn_cuda_image ${table}[] = {
+@rows@    {NULL, 0, NULL},
+};
+" @ONLY)
+  # The assembler writes no dependency on what .incbin reads.
+  set_source_files_properties(${CMAKE_CURRENT_BINARY_DIR}/${table}.c PROPERTIES OBJECT_DEPENDS "${images}")
+  set(${table}_FATBINS ${fatbins} PARENT_SCOPE)
+endfunction()

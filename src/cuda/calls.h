@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The operations on a GPU, and what they share: the way into the device, its stream and its workspace. */
+#ifndef ATTN_CUDA_CALLS_H
+#define ATTN_CUDA_CALLS_H
+
+#include "arrays.h"
+
+bool attn_cuda_has_kernel(const char *kernel);
+attn_status attn_cuda_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan);
+attn_status attn_cuda_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
+                              const attn_exec *exec);
+attn_status attn_cuda_append(const attn_context *ctx, const attn_append_job *job, const attn_plan *plan,
+                             const attn_exec *exec);
+attn_status attn_cuda_merge(const attn_context *ctx, const attn_merge_job *job, const attn_plan *plan,
+                            const attn_exec *exec);
+attn_status attn_cuda_dropout_mask(const attn_context *ctx, const attn_job *job, const attn_view *keep,
+                                   const attn_plan *plan, const attn_exec *exec);
+
+/* Puts work on the stream. `workspace` has plan->workspace_bytes. */
+typedef attn_status attn_cuda_body(attn_cuda_device *device, void *arg, void *workspace, CUstream stream);
+
+/* Runs body on the plan's GPU with a workspace, the caller's or one from the cache, and waits if exec says so. */
+attn_status attn_cuda_call(const attn_context *ctx, const attn_plan *plan, const attn_exec *exec, attn_cuda_body *body,
+                           void *arg);
+
+/* Blocks of a grid for so many tasks; kernels go on with every grid'th task. */
+unsigned attn_cuda_grid(double tasks);
+
+#endif

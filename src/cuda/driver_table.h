@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Every driver entry point in use: DRIVER(member, exported symbol, parameters).
+ * The symbol is spelled out because dlsym("cuMemAlloc") finds the 32-bit function of 2007.
+ * clang-format takes the parameters for products. */
+/* clang-format off */
+DRIVER(init, cuInit, (unsigned flags))
+DRIVER(driver_version, cuDriverGetVersion, (int *version))
+DRIVER(error_name, cuGetErrorName, (CUresult code, const char **text))
+DRIVER(error_string, cuGetErrorString, (CUresult code, const char **text))
+DRIVER(device_count, cuDeviceGetCount, (int *count))
+DRIVER(device_get, cuDeviceGet, (CUdevice *device, int ordinal))
+DRIVER(device_name, cuDeviceGetName, (char *name, int bytes, CUdevice device))
+DRIVER(device_memory, cuDeviceTotalMem_v2, (size_t *bytes, CUdevice device))
+DRIVER(device_attribute, cuDeviceGetAttribute, (int *value, CUdevice_attribute attribute, CUdevice device))
+DRIVER(primary_retain, cuDevicePrimaryCtxRetain, (CUcontext *context, CUdevice device))
+DRIVER(primary_release, cuDevicePrimaryCtxRelease_v2, (CUdevice device))
+DRIVER(context_push, cuCtxPushCurrent_v2, (CUcontext context))
+DRIVER(context_pop, cuCtxPopCurrent_v2, (CUcontext *context))
+DRIVER(context_device, cuCtxGetDevice, (CUdevice *device))
+DRIVER(module_load, cuModuleLoadData, (CUmodule *module, const void *image))
+DRIVER(module_unload, cuModuleUnload, (CUmodule module))
+DRIVER(module_function, cuModuleGetFunction, (CUfunction *function, CUmodule module, const char *name))
+DRIVER(function_set, cuFuncSetAttribute, (CUfunction function, CUfunction_attribute attribute, int value))
+DRIVER(function_get, cuFuncGetAttribute, (int *value, CUfunction_attribute attribute, CUfunction function))
+DRIVER(memory_info, cuMemGetInfo_v2, (size_t *unused, size_t *total))
+DRIVER(memory_allocate, cuMemAlloc_v2, (CUdeviceptr *address, size_t bytes))
+DRIVER(memory_free, cuMemFree_v2, (CUdeviceptr address))
+DRIVER(upload, cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))
+DRIVER(download, cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream))
+DRIVER(memory_set, cuMemsetD8Async, (CUdeviceptr address, unsigned char value, size_t bytes, CUstream stream))
+DRIVER(host_allocate, cuMemHostAlloc, (void **address, size_t bytes, unsigned flags))
+DRIVER(host_free, cuMemFreeHost, (void *address))
+DRIVER(pointer_attributes, cuPointerGetAttributes,
+       (unsigned count, CUpointer_attribute *attributes, void **values, CUdeviceptr address))
+DRIVER(stream_context, cuStreamGetCtx, (CUstream stream, CUcontext *context))
+DRIVER(stream_capturing, cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status))
+DRIVER(stream_wait, cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags))
+DRIVER(event_create, cuEventCreate, (CUevent *event, unsigned flags))
+DRIVER(event_destroy, cuEventDestroy_v2, (CUevent event))
+DRIVER(event_record, cuEventRecord, (CUevent event, CUstream stream))
+DRIVER(event_query, cuEventQuery, (CUevent event))
+DRIVER(event_synchronize, cuEventSynchronize, (CUevent event))
+DRIVER(stream_synchronize, cuStreamSynchronize, (CUstream stream))
+DRIVER(launch, cuLaunchKernel,
+       (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+        unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters, void **extra))

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * All that kernels know of the machine: one interface, implemented by nvcc's header and by the emulator's.
+ *
+ *   KERNEL(name, threads, min_blocks, type, p) { ... }    an entry point with one parameter struct, read as p
+ *   DEVICE                                                before every other function
+ *   thread_index() block_index() block_count()            blocks and grids have one dimension
+ *   shared_memory()                                       dynamic shared memory, aligned to 16 bytes; no other exists
+ *   block_barrier() warp_barrier()
+ *   shuffle_xor(v, mask) shuffle_from(v, lane)            v is float, int32_t or uint32_t; all 32 lanes take part
+ *   load_vector<T>(p) store_vector(p, v)                  T is 4, 8 or 16 bytes; one aligned access
+ *   mma_m8n8k4_<A>_<B>(d, a, b)                           d += a * b; <A>, <B> are row or col
+ *   mma_complete()                                        before a d is read, changed otherwise or leaves its scope
+ *   exp2_approx log2_approx reciprocal_approx             subnormal results are zero
+ *   multiply_high(a, b)                                   upper half of a 32 x 32 bit product
+ *   float_bits bits_float pack_half2 low_half high_half pack_bf16x2 low_bf16 high_bf16
+ *   fmaf fmaxf fminf fabsf INFINITY, min and max of int   as C and CUDA have them
+ *
+ * 16-bit floats are never a C++ type: they travel as words of two, the lower address in the lower half.
+ * Collectives (barriers, shuffles, mma) need all lanes of the warp at the same line. docs/design.md, "The
+ * emulator", has the rules in full. */
+#ifndef ATTN_CUDA_DEVICE_CUH
+#define ATTN_CUDA_DEVICE_CUH
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#  include "device_cuda.cuh"
+#else
+#  include "device_emulated.h"
+#endif
+
+/* bf16 by integer arithmetic, because sm_70 has no instruction for it. */
+DEVICE float low_bf16(uint32_t pair) { return bits_float(pair << 16); }
+DEVICE float high_bf16(uint32_t pair) { return bits_float(pair & 0xffff0000u); }
+
+/* Rounds to nearest even; NaN stays NaN and becomes quiet. */
+DEVICE uint32_t bf16_bits(float x)
+{
+    const uint32_t u = float_bits(x);
+    return x != x ? (u >> 16) | 0x40u : (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+}
+
+DEVICE uint32_t pack_bf16x2(float low, float high) { return bf16_bits(low) | bf16_bits(high) << 16; }
+
+#endif

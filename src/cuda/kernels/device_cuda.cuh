@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * device.cuh for nvcc: inline PTX and intrinsics. */
+#ifndef ATTN_CUDA_DEVICE_CUDA_CUH
+#define ATTN_CUDA_DEVICE_CUDA_CUH
+
+#define DEVICE static __device__ __forceinline__
+#define KERNEL(name, threads, min_blocks, type, p)                                                                     \
+    static_assert(sizeof(type) <= 4096, "kernel parameters are limited to 4 KB");                                      \
+    extern "C" __global__ void __launch_bounds__(threads, min_blocks) name(const __grid_constant__ type p)
+
+DEVICE unsigned thread_index() { return threadIdx.x; }
+DEVICE unsigned block_index() { return blockIdx.x; }
+DEVICE unsigned block_count() { return gridDim.x; }
+
+/* One array of one type for all kernels: two of different types under one name would clash in templates. */
+DEVICE char *shared_memory()
+{
+    extern __shared__ __align__(16) char block_shared[];
+    return block_shared;
+}
+
+DEVICE void block_barrier() { __syncthreads(); }
+DEVICE void warp_barrier() { __syncwarp(); }
+
+template <typename T> DEVICE T shuffle_xor(T v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
+template <typename T> DEVICE T shuffle_from(T v, int lane) { return __shfl_sync(~0u, v, lane); }
+
+template <typename T> DEVICE T load_vector(const void *from) { return *static_cast<const T *>(from); }
+template <typename T> DEVICE void store_vector(void *to, T v) { *static_cast<T *>(to) = v; }
+
+#define DEFINE_MMA_M8N8K4(rows_a, rows_b)                                                                              \
+    DEVICE void mma_m8n8k4_##rows_a##_##rows_b(float(&d)[8], const uint32_t(&a)[2], uint2 b)                           \
+    {                                                                                                                  \
+        asm("mma.sync.aligned.m8n8k4." #rows_a "." #rows_b ".f32.f16.f16.f32 "                                         \
+            "{%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9}, {%10,%11}, {%0,%1,%2,%3,%4,%5,%6,%7};"                                \
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])           \
+            : "r"(a[0]), "r"(a[1]), "r"(b.x), "r"(b.y));                                                               \
+    }
+DEFINE_MMA_M8N8K4(row, row)
+DEFINE_MMA_M8N8K4(row, col)
+DEFINE_MMA_M8N8K4(col, row)
+DEFINE_MMA_M8N8K4(col, col)
+#undef DEFINE_MMA_M8N8K4
+DEVICE void mma_complete() {} /* the instruction is synchronous; the emulator's is not */
+
+DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
+DEVICE float bits_float(uint32_t u) { return __uint_as_float(u); }
+DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) { return __umulhi(a, b); }
+
+DEVICE uint32_t pack_half2(float low, float high)
+{
+    uint32_t packed;
+    asm("{.reg .b16 l, h;\n\tcvt.rn.f16.f32 l, %1;\n\tcvt.rn.f16.f32 h, %2;\n\tmov.b32 %0, {l, h};}"
+        : "=r"(packed)
+        : "f"(low), "f"(high));
+    return packed;
+}
+
+DEVICE float low_half(uint32_t pair)
+{
+    float value;
+    asm("{.reg .b16 l, h;\n\tmov.b32 {l, h}, %1;\n\tcvt.f32.f16 %0, l;}" : "=f"(value) : "r"(pair));
+    return value;
+}
+
+DEVICE float high_half(uint32_t pair)
+{
+    float value;
+    asm("{.reg .b16 l, h;\n\tmov.b32 {l, h}, %1;\n\tcvt.f32.f16 %0, h;}" : "=f"(value) : "r"(pair));
+    return value;
+}
+
+DEVICE float exp2_approx(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+DEVICE float log2_approx(float x)
+{
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+DEVICE float reciprocal_approx(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The one parameter of each kernel, for the host (C11) and the device. */
+#ifndef ATTN_CUDA_PARAMS_H
+#define ATTN_CUDA_PARAMS_H
+
+#include "append_job.h"
+
+enum {
+    SIMT_THREADS = 256,
+    SIMT_ROWS = 64,               /* of a block: rows of a group's heads in turn */
+    SIMT_KEYS = 64,               /* of a step */
+    SIMT_CHUNK = 64,              /* elements of rows that are in shared memory at a time */
+    SIMT_STRIDE = SIMT_CHUNK + 4, /* floats between rows there: eight rows start in different banks */
+    SIMT_FOLD_THREADS = 128,
+    SIMT_PARTS = 24, /* of a merge, that travel with the launch */
+    SIMT_APPEND_THREADS = 128,
+    SIMT_APPEND_SHARED = (ATTN_MAX_HEAD_DIM + SIMT_APPEND_THREADS / 32) * 4,
+    SIMT_PIECE = 1024,      /* keys of a piece of a sequence of few queries */
+    SIMT_FEW = 16,          /* up to so many queries */
+    SIMT_BLOCK_BYTES = 192, /* what all threads know of their task */
+    SIMT_SHARED = 2 * SIMT_ROWS * SIMT_STRIDE * 4 + SIMT_ROWS * 3 * 8 + SIMT_KEYS * (2 * 8 + 2 * 4) + SIMT_BLOCK_BYTES
+};
+
+/* Everything of a forward call. Block n does tasks n, n + blocks, ...; task = ((b Hkv + hkv) row_blocks +
+ * block) pieces + piece, of which sequences shorter than the bounds have only some. */
+typedef struct attn_simt_forward {
+    attn_job job;
+    float *partials;           /* [B][Hkv][row_room][pieces][Dv + 2]: m, l, O; NULL: pieces is 1 */
+    int64_t tasks, row_blocks; /* bounds by max_q and max_k */
+    int64_t pieces, row_room;
+} attn_simt_forward;
+
+typedef struct attn_simt_append {
+    attn_append_job job;
+} attn_simt_append;
+
+typedef struct attn_simt_mask {
+    attn_job job;
+    attn_view keep; /* [B][Hq][Sq][Sk] bytes */
+} attn_simt_mask;
+
+typedef struct attn_simt_part {
+    attn_view out;
+    const float *lse;
+    int64_t lse_stride[3];
+} attn_simt_part;
+
+typedef struct attn_simt_merge {
+    attn_view out, lse;
+    const attn_simt_part *more_parts; /* in device memory, if there are more than fit below */
+    int64_t shape[4];
+    int32_t parts, pad;
+    attn_simt_part part[SIMT_PARTS];
+} attn_simt_merge;
+
+/* Keys of a piece of a sequence: a rule on the sequence alone, so that neither batch nor device decides a bit. */
+ATTN_INLINE int64_t attn_simt_piece_keys(const attn_job *job, int64_t q_len, int64_t k_len)
+{
+    if (job->num_splits) return attn_max(SIMT_KEYS, attn_round_up(attn_ceil_div(k_len, job->num_splits), SIMT_KEYS));
+    return q_len <= SIMT_FEW ? (int64_t)SIMT_PIECE : attn_max(k_len, 1);
+}
+
+ATTN_INLINE int64_t attn_simt_pieces(const attn_job *job, int64_t q_len, int64_t k_len)
+{
+    return attn_max(1, attn_ceil_div(k_len, attn_simt_piece_keys(job, q_len, k_len)));
+}
+
+#endif

@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward that no GPU refuses: float32 multiply-adds, every type, size and feature of docs/semantics.md.
+//
+//   S = scale Q K'  ->  softcap, bias, ALiBi, mask  ->  m' = max(m, rowmax S)
+//   P = exp(S - m'), l = l exp(m - m') + rowsum P, O = O exp(m - m') + (keep P) V
+//
+// Tile: 64 rows (query r / g of head r % g of a group) by 64 keys; 256 threads as 16 x 16. Thread (y, x) owns rows 4 y ..
+// 4 y + 3 and, of S, keys x, x + 16, x + 32, x + 48; of O, columns 64 n + 4 x .. + 3 of each chunk n.
+// Both products take their operands from shared memory by 16 bytes: S from chunks of 64 elements of Q and K rows, O from
+// P, which takes Q's place, and chunks of 64 columns of V, which take K's. Whatever the storage type, float32 lies there.
+// Shared memory: two tiles of 64 x 68 floats, and where the rows lie; 38 KiB for every head size, so that two blocks fit
+// a V100. Wavefronts per 64 multiply-adds of a warp: S 12, O 10; an SM of 64 lanes needs 32 cycles for them, of 128, 16.
+// Bytes a step, from L2: 64 (2 D + Dv) elements for 64 * 64 * (D + Dv) multiply-adds: 21 flops a byte of f32.
+//
+// -inf: rows whose scores are all -inf keep m = -inf; exponents are taken against 0, so they add zeros. NaN: passed over by
+// the maximum, not by the sum, so the row becomes NaN. Rows without keys: O = 0, LSE = -inf, unless there is a sink.
+#include "params.h"
+#include "rows.cuh"
+
+namespace {
+
+struct block_of_rows {
+    attn_sequence seq;
+    int64_t b, hkv, row; // the first row
+    int rows;
+    int64_t key, key_end; // of the piece, cut to what any row sees
+    int64_t last_first, first_end;
+    int64_t piece, pieces;
+};
+
+// Shared memory. What all threads know of their task lies there too: registers are for sums.
+struct tile {
+    float *a, *b;                           // Q, later P [row][key]; K, later V [key][column]
+    int64_t *q_place, *row_first, *row_end; // [row]; visible keys
+    int64_t *k_place, *v_place;             // [key]
+    float *k_scale, *v_scale;
+    block_of_rows *block;
+};
+static_assert(sizeof(block_of_rows) <= SIMT_BLOCK_BYTES, "room in params.h");
+
+struct thread_state {
+    float m[4], l[4]; // l: of this thread's keys only
+};
+
+DEVICE tile carve_shared()
+{
+    tile t;
+    char *at = shared_memory();
+    t.a = reinterpret_cast<float *>(at);
+    t.b = t.a + SIMT_ROWS * SIMT_STRIDE;
+    t.q_place = reinterpret_cast<int64_t *>(t.b + SIMT_KEYS * SIMT_STRIDE);
+    t.row_first = t.q_place + SIMT_ROWS;
+    t.row_end = t.row_first + SIMT_ROWS;
+    t.k_place = t.row_end + SIMT_ROWS;
+    t.v_place = t.k_place + SIMT_KEYS;
+    t.k_scale = reinterpret_cast<float *>(t.v_place + SIMT_KEYS);
+    t.v_scale = t.k_scale + SIMT_KEYS;
+    t.block = reinterpret_cast<block_of_rows *>(t.v_scale + SIMT_KEYS);
+    return t;
+}
+
+DEVICE int lane_x() { return int(thread_index()) & 15; }
+DEVICE int lane_y() { return int(thread_index()) >> 4; }
+
+// e^x for x <= 0, -inf and NaN. ex2 is good to 2 in its last place; what x log2(e) loses by rounding is put back.
+DEVICE float exponential(float x)
+{
+    const float log2e = 1.44269504f, rest = 1.92596299e-8f, ln2 = 0.69314718f;
+    if (x < -104) return 0; // below the smallest subnormal; -inf
+    const float t = x * log2e, low = fmaf(x, log2e, -t) + x * rest, p = exp2_approx(t);
+    return fmaf(p, low * ln2, p);
+}
+
+DEVICE float row_maximum(float x)
+{
+#pragma unroll
+    for (int lane = 1; lane < 16; lane *= 2) x = fmaxf(x, shuffle_xor(x, lane));
+    return x;
+}
+
+DEVICE float row_total(float x)
+{
+#pragma unroll
+    for (int lane = 1; lane < 16; lane *= 2) x += shuffle_xor(x, lane);
+    return x;
+}
+
+// False: this task has no rows.
+DEVICE bool find_block(const attn_simt_forward &p, int64_t task, block_of_rows &w)
+{
+    const attn_job &job = p.job;
+    w.piece = task % p.pieces;
+    const int64_t block = p.row_blocks - 1 - task / p.pieces % p.row_blocks; // causal: longest first
+    w.hkv = task / p.pieces / p.row_blocks % job.heads_kv;
+    w.b = task / p.pieces / p.row_blocks / job.heads_kv;
+    w.seq = attn_sequence_of(&job, w.b);
+    const int64_t rows = w.seq.q_len * job.group;
+    w.row = block * SIMT_ROWS;
+    w.pieces = attn_simt_pieces(&job, w.seq.q_len, w.seq.k_len);
+    if (w.row >= rows || w.piece >= w.pieces) return false;
+    w.rows = int(attn_min(SIMT_ROWS, rows - w.row));
+    const int64_t keys = attn_simt_piece_keys(&job, w.seq.q_len, w.seq.k_len);
+    int64_t first, end;
+    attn_visible(&job, &w.seq, w.row / job.group, &first, &w.first_end);
+    attn_visible(&job, &w.seq, (w.row + w.rows - 1) / job.group, &w.last_first, &end);
+    w.key = attn_max(first, w.piece * keys);
+    w.key_end = attn_min(attn_min(end, w.seq.k_len), w.piece * keys + keys);
+    w.last_first = attn_max(w.last_first, w.key);
+    w.first_end = attn_min(w.first_end, w.key_end);
+    return true;
+}
+
+DEVICE void place_rows(const attn_job &job, const block_of_rows &w, const tile &t)
+{
+    const int r = int(thread_index());
+    if (r >= SIMT_ROWS) return;
+    t.q_place[r] = -1;
+    t.row_first[r] = t.row_end[r] = 0;
+    if (r >= w.rows) return;
+    const int64_t row = w.row + r, i = row / job.group;
+    t.q_place[r] = attn_row_offset(&job.q, w.seq.q_batch, w.hkv * job.group + row % job.group, w.seq.q_row + i);
+    int64_t first, end;
+    attn_visible(&job, &w.seq, i, &first, &end);
+    t.row_first[r] = attn_max(first, w.key);
+    t.row_end[r] = attn_min(end, w.key_end);
+}
+
+DEVICE float row_scale(const attn_view &view, int64_t batch, int64_t h, int64_t row)
+{
+    return view.scale ? view.scale[batch * view.scale_stride[0] + h * view.scale_stride[1] + row * view.scale_stride[2]]
+                      : 1.0f;
+}
+
+DEVICE void place_keys(const attn_job &job, const block_of_rows &w, int64_t key, const tile &t)
+{
+    const int n = int(thread_index());
+    if (n >= SIMT_KEYS) return;
+    t.k_place[n] = t.v_place[n] = -1;
+    t.k_scale[n] = t.v_scale[n] = 1;
+    if (key + n < w.key || key + n >= w.key_end) return;
+    int64_t batch, row;
+    attn_key_place(&job, &w.seq, w.b, key + n, &batch, &row);
+    t.k_place[n] = attn_row_offset(&job.k, batch, w.hkv, row);
+    t.v_place[n] = attn_row_offset(&job.v, batch, w.hkv, row);
+    t.k_scale[n] = row_scale(job.k, batch, w.hkv, row);
+    t.v_scale[n] = row_scale(job.v, batch, w.hkv, row);
+}
+
+DEVICE void load_shared(const float *p, float (&x)[4])
+{
+    const float4 four = load_vector<float4>(p);
+    x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+}
+
+// Elements [d, d + 64) of 64 rows.
+DEVICE void stage(const attn_view &view, const int64_t *place, const float *scale, int64_t d, int64_t n, float *to)
+{
+    const int column = 4 * lane_x();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int row = lane_y() + 16 * i;
+        float x[4];
+        load_four(view, place[row], d + column, n, scale ? scale[row] : 1.0f, x);
+        store_vector(to + row * SIMT_STRIDE + column, float4{x[0], x[1], x[2], x[3]});
+    }
+}
+
+DEVICE void multiply_scores(const tile &t, int columns, float (&s)[4][4])
+{
+    const float *q = t.a + 4 * lane_y() * SIMT_STRIDE, *k = t.b + lane_x() * SIMT_STRIDE;
+#pragma unroll 2
+    for (int d = 0; d < columns; d += 4) {
+        float x[4][4], y[4][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            load_shared(q + i * SIMT_STRIDE + d, x[i]);
+            load_shared(k + 16 * i * SIMT_STRIDE + d, y[i]);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) s[i][j] = fmaf(x[i][e], y[j][e], s[i][j]);
+    }
+}
+
+DEVICE void scores(const attn_job &job, const tile &t, float (&s)[4][4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) s[i][j] = 0;
+    for (int64_t d = 0; d < job.head_dim; d += SIMT_CHUNK) {
+        block_barrier(); // places are written; what lay in a and b is used up
+        stage(job.q, t.q_place, nullptr, d, job.head_dim, t.a);
+        stage(job.k, t.k_place, t.k_scale, d, job.head_dim, t.b);
+        block_barrier();
+        multiply_scores(t, int(attn_min(SIMT_CHUNK, attn_round_up(job.head_dim - d, 4))), s);
+    }
+}
+
+DEVICE float add_bias(const attn_job &job, int64_t b, int64_t h, int64_t i, int64_t j, float s)
+{
+    const int64_t offset = attn_bias_offset(&job.bias, b, h, i, j);
+    if (job.bias.dtype == ATTN_BOOL) return job.bias.data[offset] ? s : -INFINITY;
+    return s + attn_load_float(&job.bias, offset);
+}
+
+DEVICE void scale_scores(float scale, float (&s)[4][4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) s[i][j] *= scale;
+}
+
+// Where element n of a thread's sixteen lies in a tile of 64 x 64.
+DEVICE int row_of(int n) { return 4 * lane_y() + n / 4; }
+DEVICE int key_of(int n) { return lane_x() + n % 4 * 16; }
+
+DEVICE void put_tile(const float (&s)[4][4], float *to)
+{
+#pragma unroll
+    for (int n = 0; n < 16; n++) to[row_of(n) * SIMT_STRIDE + key_of(n)] = s[n / 4][n % 4];
+}
+
+DEVICE void get_tile(const float *from, float (&s)[4][4])
+{
+#pragma unroll
+    for (int n = 0; n < 16; n++) s[n / 4][n % 4] = from[row_of(n) * SIMT_STRIDE + key_of(n)];
+}
+
+// Everything of a score after the scale, in the order of docs/semantics.md section 1. In a loop over shared memory,
+// because sixteen copies of it would cost registers that the products need.
+DEVICE void finish_scores(const attn_job &job, const block_of_rows &w, int64_t key, const tile &t)
+{
+#pragma unroll 1
+    for (int n = 0; n < 16; n++) {
+        const int r = row_of(n);
+        const int64_t at = key + key_of(n), row = w.row + r, i = row / job.group;
+        float *score = t.a + r * SIMT_STRIDE + key_of(n);
+        if (at < t.row_first[r] || at >= t.row_end[r]) {
+            *score = -INFINITY;
+            continue;
+        }
+        const int64_t h = w.hkv * job.group + row % job.group;
+        float x = *score;
+        if (job.softcap > 0) x = job.softcap * tanhf(x / job.softcap);
+        if (job.bias.data) x = add_bias(job, w.b, h, i, at, x);
+        if (job.alibi) {
+            const int64_t distance = i + w.seq.diagonal - at;
+            x -= attn_alibi_slope(&job, w.b, h) * float(distance < 0 ? -distance : distance);
+        }
+        *score = x;
+    }
+}
+
+DEVICE void drop(const attn_job &job, const block_of_rows &w, int64_t key, const tile &t)
+{
+    const uint64_t seed = attn_job_dropout_key(&job);
+#pragma unroll 1
+    for (int n = 0; n < 16; n++) {
+        const int64_t row = w.row + row_of(n);
+        float *p = t.a + row_of(n) * SIMT_STRIDE + key_of(n);
+        const bool keep = is_kept(job, seed, w.b, w.hkv * job.group + row % job.group, row / job.group, key + key_of(n));
+        *p = keep ? *p * job.keep_factor : 0.0f;
+    }
+}
+
+// S to P, in shared memory; m and l; the factors by which O shrinks.
+DEVICE void softmax(const attn_job &job, const block_of_rows &w, int64_t key, const tile &t, float (&s)[4][4],
+                    thread_state &state, float (&shrink)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float m = fmaxf(fmaxf(s[i][0], s[i][1]), fmaxf(s[i][2], s[i][3]));
+        m = fmaxf(state.m[i], row_maximum(m));
+        const float base = m == -INFINITY ? 0 : m;
+        shrink[i] = exponential(state.m[i] - base);
+        state.m[i] = m;
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            s[i][j] = exponential(s[i][j] - base);
+            sum += s[i][j];
+        }
+        state.l[i] = state.l[i] * shrink[i] + sum;
+    }
+    put_tile(s, t.a);
+    if (job.has_dropout) drop(job, w, key, t);
+}
+
+template <int Chunks>
+DEVICE void values(const attn_job &job, const tile &t, const float (&shrink)[4], float (&o)[Chunks][4][4])
+{
+    const float *p = t.a + 4 * lane_y() * SIMT_STRIDE, *v = t.b + 4 * lane_x();
+#pragma unroll
+    for (int n = 0; n < Chunks; n++) {
+        if (n * SIMT_CHUNK < job.head_dim_v) {
+            if (n) block_barrier(); // the chunk before is used up
+            stage(job.v, t.v_place, t.v_scale, n * SIMT_CHUNK, job.head_dim_v, t.b);
+            block_barrier(); // and P is complete
+            float sum[4][4] = {}; // of this step: one sum over all keys would round too often
+#pragma unroll 2
+            for (int key = 0; key < SIMT_KEYS; key += 4) {
+                float x[4][4], y[4][4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    load_shared(p + i * SIMT_STRIDE + key, x[i]);
+                    load_shared(v + (key + i) * SIMT_STRIDE, y[i]);
+                }
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++) sum[i][e] = fmaf(x[i][k], y[k][e], sum[i][e]);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) o[n][i][e] = fmaf(o[n][i][e], shrink[i], sum[i][e]);
+        }
+    }
+}
+
+// Adds the sink; the factor of O, and LSE.
+DEVICE float finish_row(const attn_job &job, int64_t h, float m, float l, float *lse)
+{
+    float largest = m, shrink = 1;
+    if (job.sink) {
+        const float sink = job.sink[h];
+        largest = fmaxf(sink, m);
+        const float base = largest == -INFINITY ? 0 : largest;
+        shrink = exponential(m - base);
+        l = l * shrink + exponential(sink - base);
+    }
+    *lse = l == 0 ? -INFINITY : largest + logf(l);
+    return l == 0 ? 0 : shrink / l;
+}
+
+DEVICE void store_lse(const attn_job &job, const attn_sequence &s, int64_t h, int64_t i, float lse)
+{
+    if (job.lse.data) attn_store_float(&job.lse, attn_row_offset(&job.lse, s.q_batch, h, s.q_row + i), lse);
+}
+
+template <int Chunks>
+DEVICE void store_rows(const attn_simt_forward &p, const block_of_rows &w, thread_state &state, float (&o)[Chunks][4][4])
+{
+    const attn_job &job = p.job;
+    const int64_t dv = job.head_dim_v;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float l = row_total(state.l[i]);
+        const int r = 4 * lane_y() + i;
+        if (r >= w.rows) continue;
+        const int64_t row = w.row + r, h = w.hkv * job.group + row % job.group, query = row / job.group;
+        float *partial = nullptr, factor = 1, lse;
+        int64_t offset = 0;
+        if (w.pieces > 1) {
+            partial = p.partials +
+                      (((w.b * job.heads_kv + w.hkv) * p.row_room + row) * p.pieces + w.piece) * (dv + 2);
+            if (lane_x() == 0) partial[0] = state.m[i], partial[1] = l;
+        } else {
+            factor = finish_row(job, h, state.m[i], l, &lse);
+            if (lane_x() == 0) store_lse(job, w.seq, h, query, lse);
+            offset = attn_row_offset(&job.out, w.seq.q_batch, h, w.seq.q_row + query);
+        }
+#pragma unroll
+        for (int n = 0; n < Chunks; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int64_t d = n * SIMT_CHUNK + 4 * lane_x() + e;
+                if (d >= dv) continue;
+                if (partial) partial[2 + d] = o[n][i][e];
+                else attn_store_float(&job.out, offset + d, factor == 0 ? 0 : o[n][i][e] * factor + 0.0f); // no -0
+            }
+    }
+}
+
+template <int Chunks> DEVICE void run_task(const attn_simt_forward &p, const tile &t)
+{
+    const attn_job &job = p.job;
+    const block_of_rows &w = *t.block;
+    thread_state state;
+    float o[Chunks][4][4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        state.m[i] = -INFINITY, state.l[i] = 0;
+#pragma unroll
+        for (int n = 0; n < Chunks; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) o[n][i][e] = 0;
+    }
+    place_rows(job, w, t);
+    for (int64_t key = w.key / SIMT_KEYS * SIMT_KEYS; key < w.key_end; key += SIMT_KEYS) {
+        float s[4][4], shrink[4];
+        block_barrier(); // V is used up
+        place_keys(job, w, key, t);
+        scores(job, t, s);
+        scale_scores(job.scale, s);
+        block_barrier(); // Q is used up
+        if (job.softcap > 0 || job.bias.data || job.alibi || w.last_first > key || w.first_end < key + SIMT_KEYS) {
+            put_tile(s, t.a);
+            finish_scores(job, w, key, t);
+            get_tile(t.a, s);
+        }
+        softmax(job, w, key, t, s, state, shrink);
+        values<Chunks>(job, t, shrink, o);
+    }
+    store_rows<Chunks>(p, w, state, o);
+}
+
+template <int Chunks> DEVICE void forward(const attn_simt_forward &p)
+{
+    const tile t = carve_shared();
+    for (int64_t task = block_index(); task < p.tasks; task += block_count()) {
+        block_of_rows w;
+        const bool found = find_block(p, task, w);
+        block_barrier(); // the task before is done with shared memory
+        if (found && thread_index() == 0) *t.block = w;
+        block_barrier();
+        if (found) run_task<Chunks>(p, t);
+    }
+}
+
+// O of a row from its pieces, in their order.
+DEVICE void fold(const attn_simt_forward &p)
+{
+    const attn_job &job = p.job;
+    const int64_t dv = job.head_dim_v, rows = job.batch * job.heads_kv * p.row_room;
+    for (int64_t task = block_index(); task < rows; task += block_count()) {
+        const int64_t row = task % p.row_room, hkv = task / p.row_room % job.heads_kv,
+                      b = task / p.row_room / job.heads_kv;
+        const attn_sequence s = attn_sequence_of(&job, b);
+        const int64_t pieces = attn_simt_pieces(&job, s.q_len, s.k_len);
+        if (row >= s.q_len * job.group || pieces == 1) continue;
+        const float *first = p.partials + task * p.pieces * (dv + 2);
+        float m = -INFINITY, l = 0, lse;
+        for (int64_t n = 0; n < pieces; n++) m = fmaxf(m, first[n * (dv + 2)]);
+        const float base = m == -INFINITY ? 0 : m;
+        for (int64_t n = 0; n < pieces; n++) {
+            const float *partial = first + n * (dv + 2);
+            l += partial[1] * exponential(partial[0] - base);
+        }
+        const int64_t h = hkv * job.group + row % job.group, query = row / job.group;
+        const float factor = finish_row(job, h, m, l, &lse);
+        if (thread_index() == 0) store_lse(job, s, h, query, lse);
+        const int64_t offset = attn_row_offset(&job.out, s.q_batch, h, s.q_row + query);
+        for (int64_t d = thread_index(); d < dv; d += SIMT_FOLD_THREADS) {
+            float o = 0;
+            for (int64_t n = 0; n < pieces; n++) {
+                const float *partial = first + n * (dv + 2);
+                o = fmaf(partial[2 + d], exponential(partial[0] - base), o);
+            }
+            attn_store_float(&job.out, offset + d, factor == 0 ? 0 : o * factor + 0.0f);
+        }
+    }
+}
+
+// Rows that a sequence owns and does not use: zeros, LSE -inf.
+DEVICE void pad(const attn_simt_forward &p)
+{
+    const attn_job &job = p.job;
+    for (int64_t task = block_index(); task < job.batch * job.heads_q; task += block_count()) {
+        const int64_t b = task / job.heads_q, h = task % job.heads_q;
+        const attn_sequence s = attn_sequence_of(&job, b);
+        for (int64_t row = s.q_room_row; row < s.q_room_row + s.q_room; row++) {
+            if (row >= s.q_row && row < s.q_row + s.q_len) continue;
+            const int64_t offset = attn_row_offset(&job.out, s.q_batch, h, row);
+            for (int64_t d = thread_index(); d < job.head_dim_v; d += SIMT_FOLD_THREADS)
+                attn_store_float(&job.out, offset + d, 0);
+            if (thread_index() == 0) store_lse(job, s, h, row - s.q_row, -INFINITY);
+        }
+    }
+}
+
+} // namespace
+
+KERNEL(simt_forward_64, SIMT_THREADS, 2, attn_simt_forward, p) { forward<1>(p); }
+KERNEL(simt_forward_128, SIMT_THREADS, 2, attn_simt_forward, p) { forward<2>(p); }
+KERNEL(simt_forward_256, SIMT_THREADS, 1, attn_simt_forward, p) { forward<4>(p); }
+KERNEL(simt_forward_576, SIMT_THREADS, 1, attn_simt_forward, p) { forward<9>(p); }
+KERNEL(simt_forward_fold, SIMT_FOLD_THREADS, 1, attn_simt_forward, p) { fold(p); }
+KERNEL(simt_forward_pad, SIMT_FOLD_THREADS, 1, attn_simt_forward, p) { pad(p); }

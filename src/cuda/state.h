@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What an attn_context holds of GPUs: memory that attn_malloc gave, and workspaces that wait for the next call. */
+#ifndef ATTN_CUDA_STATE_H
+#define ATTN_CUDA_STATE_H
+
+#include "device.h"
+
+typedef struct attn_cuda_allocation {
+    struct attn_cuda_allocation *next;
+    attn_cuda_device *device;
+    CUdeviceptr address;
+} attn_cuda_allocation;
+
+/* Scratch of calls on one stream. Its next user waits for `done`, the end of the last one. */
+typedef struct attn_cuda_workspace {
+    struct attn_cuda_workspace *next;
+    attn_cuda_device *device;
+    CUstream stream; /* of the last call */
+    CUevent done;
+    CUdeviceptr address;
+    size_t bytes;
+    bool taken;
+} attn_cuda_workspace;
+
+struct attn_cuda_state {
+    pthread_mutex_t lock;
+    attn_cuda_allocation *allocations;
+    attn_cuda_workspace *workspaces;
+    uint64_t used; /* bit n: this context has used GPU n */
+};
+
+/* Enters GPU `ordinal` on behalf of a context that may use it. */
+attn_status attn_cuda_open(const attn_context *ctx, int32_t ordinal, attn_cuda_device **device);
+
+/* ---- memory (memory.c) ----------------------------------------------------------------------- */
+
+typedef enum attn_cuda_place {
+    ATTN_CUDA_HOST,   /* ordinary or pinned; also what the driver does not know */
+    ATTN_CUDA_DEVICE, /* the host cannot read it */
+    ATTN_CUDA_MANAGED /* both can */
+} attn_cuda_place;
+
+/* Where a pointer of any origin leads, and to which GPU if not to the host. Needs no current context. Everything is
+ * host memory where there is no GPU. */
+attn_status attn_cuda_locate(const void *pointer, attn_cuda_place *place, int32_t *ordinal);
+
+/* ---- workspaces (workspace.c), between enter and leave --------------------------------------- */
+
+/* Scratch of at least `bytes` for work that will be put on `stream`; give it back once the work is on the stream.
+ * Not while it captures: the graph would be replayed on memory that others have by then. */
+attn_status attn_cuda_workspace_take(const attn_context *ctx, attn_cuda_device *device, CUstream stream, size_t bytes,
+                                     attn_cuda_workspace **workspace);
+void attn_cuda_workspace_give(const attn_context *ctx, attn_cuda_workspace *workspace);
+/* Frees those that no call holds, of one device or of all (NULL), after their work. */
+void attn_cuda_workspace_trim(const attn_context *ctx, attn_cuda_device *device);
+
+#endif

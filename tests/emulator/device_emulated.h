@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * device.cuh for g++ and clang++: kernels become C++ functions, every CUDA thread a fiber (block.h). */
+#ifndef ATTN_EMULATOR_DEVICE_EMULATED_H
+#define ATTN_EMULATOR_DEVICE_EMULATED_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#ifdef __F16C__
+#  include <immintrin.h>
+#endif
+
+struct alignas(8) uint2 {
+    uint32_t x, y;
+};
+struct alignas(16) uint4 {
+    uint32_t x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+
+namespace emulator
+{
+
+/* A compiled-in kernel; the constructor enters it into the list that find_kernel() searches. */
+struct Kernel {
+    const char *name;
+    size_t parameter_bytes;
+    unsigned maximum_threads;
+    void (*run)(const void *parameter);
+    Kernel *next;
+
+    Kernel(const char *its_name, size_t bytes, unsigned threads, void (*its_body)(const void *));
+};
+
+struct Where {
+    const char *file;
+    int line;
+};
+
+enum MmaForm { MMA_ROW_ROW, MMA_ROW_COL, MMA_COL_ROW, MMA_COL_COL };
+
+unsigned thread_index();
+unsigned block_index();
+unsigned block_count();
+char *shared_memory();
+void block_barrier(Where);
+void warp_barrier(Where);
+uint32_t shuffle(uint32_t value, unsigned source_lane, Where);
+void mma_m8n8k4(MmaForm, float *d, const uint32_t *a, uint2 b, Where);
+void mma_complete(Where);
+
+/* Vector accesses of the checked build: g++ splits them into words before it instruments them, and then neither
+ * alignment nor bank conflicts could be seen. */
+void load_checked(void *to, const void *from, size_t bytes);
+void store_checked(void *to, const void *from, size_t bytes);
+[[noreturn]] void misaligned(const void *address, size_t bytes, Where);
+
+float half_to_float(uint16_t);
+uint16_t float_to_half(float);
+
+} // namespace emulator
+
+/* The caller's place. Two plain parameters: g++ 12 gives the wrong line inside a braced default argument. */
+#define HERE [[maybe_unused]] const char *file = __builtin_FILE(), [[maybe_unused]] int line = __builtin_LINE()
+#define DEVICE [[maybe_unused]] static inline __attribute__((always_inline))
+#define KERNEL(name, threads, min_blocks, type, p)                                                               \
+  static_assert(sizeof(type) <= 4096, "kernel parameters are limited to 4 KB");                                  \
+  static void name(const type &p);                                                                               \
+  static const emulator::Kernel name##_entry(                                                                    \
+      #name, sizeof(type), threads, [](const void *parameter) { name(*static_cast<const type *>(parameter)); }); \
+  static void name(const type &p)
+
+DEVICE int min(int a, int b) { return a < b ? a : b; }
+DEVICE int max(int a, int b) { return a > b ? a : b; }
+
+DEVICE unsigned thread_index() { return emulator::thread_index(); }
+DEVICE unsigned block_index() { return emulator::block_index(); }
+DEVICE unsigned block_count() { return emulator::block_count(); }
+DEVICE char *shared_memory() { return emulator::shared_memory(); }
+DEVICE void block_barrier(HERE) { emulator::block_barrier({file, line}); }
+DEVICE void warp_barrier(HERE) { emulator::warp_barrier({file, line}); }
+
+template <typename T> DEVICE T shuffle_from(T v, int lane, HERE)
+{
+    static_assert(sizeof(T) == 4, "shuffles move 32 bits");
+    uint32_t word;
+    memcpy(&word, &v, 4);
+    word = emulator::shuffle(word, unsigned(lane), {file, line});
+    memcpy(&v, &word, 4);
+    return v;
+}
+
+template <typename T> DEVICE T shuffle_xor(T v, int mask, HERE)
+{
+    return shuffle_from(v, int(emulator::thread_index() & 31) ^ mask, file, line);
+}
+
+template <typename T> DEVICE T load_vector(const void *from, HERE)
+{
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "one access of the machine");
+    T v;
+#ifdef EMULATOR_CHECKED
+    emulator::load_checked(&v, from, sizeof v);
+#else
+    if ((reinterpret_cast<uintptr_t>(from) & (sizeof v - 1)) != 0) emulator::misaligned(from, sizeof v, {file, line});
+    memcpy(&v, from, sizeof v);
+#endif
+    return v;
+}
+
+template <typename T> DEVICE void store_vector(void *to, T v, HERE)
+{
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "one access of the machine");
+#ifdef EMULATOR_CHECKED
+    emulator::store_checked(to, &v, sizeof v);
+#else
+    if ((reinterpret_cast<uintptr_t>(to) & (sizeof v - 1)) != 0) emulator::misaligned(to, sizeof v, {file, line});
+    memcpy(to, &v, sizeof v);
+#endif
+}
+
+#define DEFINE_MMA_M8N8K4(rows_a, rows_b, form)                                                  \
+  DEVICE void mma_m8n8k4_##rows_a##_##rows_b(float(&d)[8], const uint32_t(&a)[2], uint2 b, HERE) \
+  {                                                                                              \
+    emulator::mma_m8n8k4(emulator::form, d, a, b, {file, line});                                 \
+  }
+DEFINE_MMA_M8N8K4(row, row, MMA_ROW_ROW)
+DEFINE_MMA_M8N8K4(row, col, MMA_ROW_COL)
+DEFINE_MMA_M8N8K4(col, row, MMA_COL_ROW)
+DEFINE_MMA_M8N8K4(col, col, MMA_COL_COL)
+#undef DEFINE_MMA_M8N8K4
+DEVICE void mma_complete(HERE) { emulator::mma_complete({file, line}); }
+
+DEVICE uint32_t float_bits(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+DEVICE float bits_float(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) { return uint32_t(uint64_t(a) * b >> 32); }
+
+#ifdef __F16C__
+DEVICE float low_half(uint32_t pair) { return _cvtsh_ss(uint16_t(pair)); }
+DEVICE float high_half(uint32_t pair) { return _cvtsh_ss(uint16_t(pair >> 16)); }
+DEVICE uint32_t half_bits(float x) { return uint16_t(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT)); }
+#else
+DEVICE float low_half(uint32_t pair) { return emulator::half_to_float(uint16_t(pair)); }
+DEVICE float high_half(uint32_t pair) { return emulator::half_to_float(uint16_t(pair >> 16)); }
+DEVICE uint32_t half_bits(float x) { return emulator::float_to_half(x); }
+#endif
+DEVICE uint32_t pack_half2(float low, float high) { return half_bits(low) | half_bits(high) << 16; }
+
+/* The approximations are the exact functions, but for the subnormals that the instructions flush. */
+DEVICE float flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
+DEVICE float exp2_approx(float x) { return flush(exp2f(flush(x))); }
+DEVICE float log2_approx(float x) { return log2f(flush(x)); }
+DEVICE float reciprocal_approx(float x) { return flush(1.0f / flush(x)); }
+
+#endif

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Single primitives of device.cuh. */
+#include "device.cuh"
+#include "emulator_params.h"
+
+#include "common/philox.h"
+
+#define PROBE_MMA(rows_a, rows_b)                                                                                      \
+    KERNEL(probe_mma_##rows_a##_##rows_b, 32, 1, mma_params, p)                                                        \
+    {                                                                                                                  \
+        const unsigned lane = thread_index();                                                                          \
+        const uint32_t a[2] = {p.a[2 * lane], p.a[2 * lane + 1]};                                                      \
+        const uint2 b = load_vector<uint2>(p.b + 2 * lane);                                                            \
+        float d[8];                                                                                                    \
+        for (int i = 0; i < 8; i++) d[i] = p.c[8 * lane + i];                                                          \
+        mma_m8n8k4_##rows_a##_##rows_b(d, a, b);                                                                       \
+        mma_complete();                                                                                                \
+        for (int i = 0; i < 8; i++) p.c[8 * lane + i] = d[i];                                                          \
+    }
+PROBE_MMA(row, row)
+PROBE_MMA(row, col)
+PROBE_MMA(col, row)
+PROBE_MMA(col, col)
+
+/* d is read before its products are there, and again after. */
+KERNEL(probe_mma_deferred, 32, 1, mma_params, p)
+{
+    const uint32_t a[2] = {pack_half2(1, 1), pack_half2(1, 1)};
+    const uint2 b = {a[0], a[1]};
+    float d[8] = {};
+    for (int i = 0; i < 3; i++) mma_m8n8k4_row_col(d, a, b);
+    p.c[thread_index()] = d[0];
+    mma_complete();
+    p.c[32 + thread_index()] = d[0];
+}
+
+KERNEL(probe_shuffle_xor, 128, 1, word_params, p)
+{
+    const unsigned i = thread_index();
+    uint32_t sum = 0;
+    for (int mask = 1; mask < 32; mask++) sum = 3 * sum + shuffle_xor(p.in[i], mask);
+    p.out[i] = sum;
+}
+
+KERNEL(probe_shuffle_from, 128, 1, word_params, p)
+{
+    const unsigned i = thread_index();
+    const float x = float(p.in[i]);
+    p.out[i] = uint32_t(shuffle_from(x, int(5 * i + 3) & 31)) + uint32_t(shuffle_from(-int32_t(p.in[i]), p.count));
+}
+
+/* The value of thread i comes to thread i + 1 (mod 256), count times. */
+KERNEL(probe_barrier, 256, 1, word_params, p)
+{
+    const unsigned i = thread_index();
+    uint32_t *cell = reinterpret_cast<uint32_t *>(shared_memory());
+    uint32_t value = p.in[256 * block_index() + i];
+    for (int step = 0; step < p.count; step++) {
+        cell[i] = value;
+        block_barrier();
+        value = cell[(i + 255) % 256];
+        block_barrier();
+    }
+    p.out[256 * block_index() + i] = value + block_count();
+}
+
+KERNEL(probe_warp_barrier, 64, 1, word_params, p)
+{
+    const unsigned i = thread_index();
+    uint32_t *cell = reinterpret_cast<uint32_t *>(shared_memory());
+    cell[i] = p.in[i];
+    warp_barrier();
+    p.out[i] = cell[i ^ 31];
+}
+
+/* 8 words a thread: half pairs, bf16 pairs, multiply_high, and what the approximations say. */
+KERNEL(probe_numbers, 32, 1, word_params, p)
+{
+    const unsigned i = thread_index();
+    const uint32_t u = p.in[i];
+    const float x = bits_float(u);
+    uint32_t *out = p.out + 8 * i;
+    out[0] = pack_half2(x, -x);
+    out[1] = pack_bf16x2(x, -x);
+    out[2] = float_bits(low_half(u)) ^ float_bits(high_half(u << 16));
+    out[3] = float_bits(high_bf16(u)) | float_bits(low_bf16(u)) >> 16;
+    out[4] = multiply_high(u, 0xD2511F53u);
+    out[5] = float_bits(exp2_approx(x));
+    out[6] = float_bits(log2_approx(x));
+    out[7] = float_bits(reciprocal_approx(x));
+}
+
+KERNEL(probe_philox, 32, 1, word_params, p)
+{
+    const attn_philox r = attn_philox_4x32_10(thread_index(), 1, 2, 3, 0x123456789abcdefu);
+    store_vector(p.out + 4 * thread_index(), uint4{r.word[0], r.word[1], r.word[2], r.word[3]});
+}
+
+/* in[0] + 1, and one more for each thread: what orders two launches can be seen in it. */
+KERNEL(probe_increment, 32, 1, word_params, p) { p.out[thread_index()] = p.in[thread_index()] + 1; }
+
+KERNEL(probe_fill, 128, 1, word_params, p) { p.out[128 * block_index() + thread_index()] = uint32_t(p.count); }
+
+/* Two launches that can only end together: each says that it runs and waits for the other. */
+KERNEL(probe_meet, 1, 1, word_params, p)
+{
+    volatile uint32_t *flag = p.out;
+    flag[p.count] = 1;
+    while (flag[1 - p.count] != 1) {
+    }
+}

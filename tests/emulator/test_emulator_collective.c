@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Shuffles and barriers do what they say, in whatever order threads run; Philox as the host has it. */
+#include "emulator_test.h"
+
+#include "common/philox.h"
+
+static uint32_t in[1024], out[1024];
+
+static void run(const char *kernel, unsigned blocks, unsigned threads, int count)
+{
+    uint64_t seed = 11;
+    for (int i = 0; i < 1024; i++) in[i] = (uint32_t)unit_between(&seed, 0, 1 << 20); /* exact as float */
+    const CUdeviceptr din = test_upload(in, sizeof in), dout = test_allocate(sizeof out);
+    test_words(kernel, blocks, threads, 1024, NULL, din, dout, count);
+    test_download(out, dout, sizeof out);
+}
+
+static void shuffles(void)
+{
+    run("probe_shuffle_xor", 1, 128, 0);
+    for (unsigned i = 0; i < 128; i++) {
+        uint32_t sum = 0;
+        for (unsigned mask = 1; mask < 32; mask++) sum = 3 * sum + in[i ^ mask];
+        assert_int_equal(out[i], sum);
+    }
+    run("probe_shuffle_from", 1, 128, 17);
+    for (unsigned i = 0; i < 128; i++)
+        assert_int_equal(out[i], in[(i & ~31u) | ((5 * i + 3) & 31)] - in[(i & ~31u) | 17]);
+}
+
+static void barriers(void)
+{
+    const unsigned blocks = 4, steps = 19;
+    run("probe_barrier", blocks, 256, (int)steps);
+    for (unsigned block = 0; block < blocks; block++)
+        for (unsigned i = 0; i < 256; i++)
+            assert_int_equal(out[256 * block + i], in[256 * block + (i + 256 - steps) % 256] + blocks);
+    run("probe_warp_barrier", 1, 64, 0);
+    for (unsigned i = 0; i < 64; i++) assert_int_equal(out[i], in[i ^ 31]);
+}
+
+static void in_order(void **state)
+{
+    (void)state;
+    shuffles();
+    barriers();
+}
+
+static void in_any_order(void **state)
+{
+    (void)state;
+    for (int seed = 1; seed < 6; seed++) {
+        char text[16];
+        snprintf(text, sizeof text, "%d", seed);
+        driver.set("seed", text);
+        shuffles();
+        barriers();
+    }
+    driver.set("seed", "0");
+}
+
+static void on_threads(void **state)
+{
+    (void)state;
+    driver.set("threads", "1");
+    barriers();
+    driver.set("threads", "3");
+    barriers();
+    driver.set("threads", "0");
+}
+
+/* Warps of the launch counted, and what it did. */
+static void counts(void **state)
+{
+    (void)state;
+    struct emulator_counts before, after;
+    test_function("probe_barrier");
+    driver.count(&before);
+    run("probe_barrier", 2, 256, 5);
+    run("probe_shuffle_xor", 1, 128, 0);
+    driver.count(&after);
+    assert_int_equal(after.launches - before.launches, 2);
+    assert_int_equal(after.block_barriers - before.block_barriers, 2 * 2 * 5);
+    assert_int_equal(after.shuffles - before.shuffles, 4 * 31);
+    /* How many the compiler leaves is its business, but each thread of the first loads and stores shared memory. */
+    const uint64_t accesses = after.accesses - before.accesses;
+    if (driver.checked()) assert_true(accesses >= 512 * 2 * 5);
+    else assert_int_equal(accesses, 0);
+}
+
+static void philox(void **state)
+{
+    (void)state;
+    run("probe_philox", 1, 32, 0);
+    for (unsigned i = 0; i < 32; i++) {
+        const attn_philox r = attn_philox_4x32_10(i, 1, 2, 3, 0x123456789abcdefu);
+        assert_memory_equal(out + 4 * i, r.word, sizeof r.word);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(in_order, test_begin, test_end),
+        cmocka_unit_test_setup_teardown(in_any_order, test_begin, test_end),
+        cmocka_unit_test_setup_teardown(on_threads, test_begin, test_end),
+        cmocka_unit_test_setup_teardown(counts, test_begin, test_end),
+        cmocka_unit_test_setup_teardown(philox, test_begin, test_end),
+    };
+    test_open(argc, argv);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
