@@ -83,13 +83,10 @@ typedef attn_status attn_run(const attn_context *ctx, const attn_job *job, const
 static attn_status run(const attn_context *ctx, attn_run *body, const attn_job *job, attn_exec *exec,
                        const attn_plan *plan)
 {
-    if (plan->backend == ATTN_BACKEND_CUDA) return body(ctx, job, plan, exec);
-    if (exec->workspace) {
-        if (exec->workspace_bytes < plan->workspace_bytes)
-            return attn_fail(ATTN_WORKSPACE_TOO_SMALL, "exec.workspace_bytes: %zu, this call needs %zu",
-                             exec->workspace_bytes, plan->workspace_bytes);
-        return body(ctx, job, plan, exec);
-    }
+    if (exec->workspace && exec->workspace_bytes < plan->workspace_bytes)
+        return attn_fail(ATTN_WORKSPACE_TOO_SMALL, "exec.workspace_bytes: %zu, this call needs %zu",
+                         exec->workspace_bytes, plan->workspace_bytes);
+    if (exec->workspace || plan->backend == ATTN_BACKEND_CUDA) return body(ctx, job, plan, exec);
     exec->workspace = attn_context_alloc(ctx, plan->workspace_bytes);
     if (!exec->workspace)
         return attn_fail(ATTN_OUT_OF_MEMORY, "no host memory for a workspace of %zu bytes", plan->workspace_bytes);

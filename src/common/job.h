@@ -108,6 +108,12 @@ ATTN_INLINE int64_t attn_row_offset(const attn_view *t, int64_t batch, int64_t h
     return batch * t->stride[0] + h * t->stride[1] + row * t->stride[2];
 }
 
+/* Factor of a row of an I8 or F8 tensor that has any: t->scale is not NULL. */
+ATTN_INLINE float *attn_row_scale(const attn_view *t, int64_t batch, int64_t h, int64_t row)
+{
+    return t->scale + batch * t->scale_stride[0] + h * t->scale_stride[1] + row * t->scale_stride[2];
+}
+
 /* Batch (or page) and row of key j of sequence b, for the data and its scales alike. */
 ATTN_INLINE void attn_key_place(const attn_job *job, const attn_sequence *s, int64_t b, int64_t j, int64_t *batch,
                                 int64_t *row)
@@ -137,7 +143,10 @@ ATTN_INLINE int attn_dropout_keep(const attn_job *job, uint64_t key, int64_t b, 
     uint64_t column = (uint64_t)(job->column_origin + j);
     attn_philox r = attn_philox_4x32_10(attn_dropout_group(column), (uint32_t)(job->row_origin + i),
                                         (uint32_t)(job->head_origin + h), (uint32_t)(job->batch_origin + b), key);
-    return r.word[attn_dropout_word(column)] >= job->keep_threshold;
+    /* Chosen, not indexed: on a GPU an index would put the words into memory. */
+    const int n = attn_dropout_word(column);
+    const uint32_t low = n & 1 ? r.word[1] : r.word[0], high = n & 1 ? r.word[3] : r.word[2];
+    return (n & 2 ? high : low) >= job->keep_threshold;
 }
 
 ATTN_INLINE uint64_t attn_job_dropout_key(const attn_job *job)

@@ -5,12 +5,6 @@
 
 #include "job.h"
 
-/* Factor of a row of an I8 or F8 tensor; 1 where there is none. */
-static inline float *attn_row_scale(const attn_view *t, int64_t batch, int64_t h, int64_t row)
-{
-    return t->scale + batch * t->scale_stride[0] + h * t->scale_stride[1] + row * t->scale_stride[2];
-}
-
 static inline void attn_read_blocks(const attn_view *t, const uint8_t *block, int64_t n, float *x)
 {
     int64_t bytes = t->dtype == ATTN_Q8_0 ? ATTN_Q8_0_BYTES : ATTN_Q4_0_BYTES;

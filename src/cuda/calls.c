@@ -34,9 +34,6 @@ static attn_status run(const attn_context *ctx, attn_cuda_device *d, const attn_
     if (!plan->workspace_bytes) {
         ATTN_TRY(body(d, arg, NULL, stream));
     } else if (exec->workspace) {
-        if (exec->workspace_bytes < plan->workspace_bytes)
-            return attn_fail(ATTN_WORKSPACE_TOO_SMALL, "exec.workspace_bytes: %zu, this call needs %zu",
-                             exec->workspace_bytes, plan->workspace_bytes);
         ATTN_TRY(attn_cuda_check_array(exec->workspace, "exec.workspace", d->ordinal));
         ATTN_TRY(body(d, arg, exec->workspace, stream));
     } else {

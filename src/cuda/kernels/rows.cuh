@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Elements of rows of any storage type as float32: four at a time, from element d (a multiple of four) of a row that
-// starts at element `place`. Whatever the alignment: vector loads where it allows them. And whether dropout keeps a pair.
+// starts at element `place`. Whatever the alignment: vector loads where it allows them.
 #ifndef ATTN_CUDA_ROWS_CUH
 #define ATTN_CUDA_ROWS_CUH
 
@@ -35,8 +35,8 @@ DEVICE void load_four_u16(const char *p, int count, bool is_f16, float (&x)[4])
     }
 #pragma unroll
     for (int e = 0; e < 4; e += 2) {
-        x[e] = is_f16 ? low_half(pair[e / 2]) : attn_bits_float(pair[e / 2] << 16);
-        x[e + 1] = is_f16 ? high_half(pair[e / 2]) : attn_bits_float(pair[e / 2] & 0xffff0000u);
+        x[e] = is_f16 ? low_half(pair[e / 2]) : low_bf16(pair[e / 2]);
+        x[e + 1] = is_f16 ? high_half(pair[e / 2]) : high_bf16(pair[e / 2]);
     }
 }
 
@@ -57,16 +57,12 @@ DEVICE void load_four_bytes(const char *p, int count, int32_t type, float scale,
 DEVICE void load_four_blocks(const attn_view &t, int64_t element, float (&x)[4])
 {
     const bool q8 = t.dtype == ATTN_Q8_0;
-    const char *block = t.data + element / ATTN_BLOCK * (q8 ? ATTN_Q8_0_BYTES : ATTN_Q4_0_BYTES);
+    const uint8_t *block = reinterpret_cast<const uint8_t *>(attn_element(&t, element / ATTN_BLOCK * ATTN_BLOCK));
     const int first = int(element % ATTN_BLOCK);
     const float scale = low_half(attn_load_u16(block));
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-        // Q4_0: elements 0 to 15 are the low nibbles, 16 to 31 the high ones
-        const int at = first + e;
-        const uint8_t byte = uint8_t(block[2 + (q8 ? at : at % 16)]);
-        x[e] = scale * float(q8 ? int(int8_t(byte)) : int(at < 16 ? byte & 15 : byte >> 4) - 8);
-    }
+    for (int e = 0; e < 4; e++)
+        x[e] = scale * float(q8 ? int8_t(block[2 + first + e]) : attn_q4_0_code(block, first + e));
 }
 
 // place < 0: no such row, zeros; so are elements from n on.
@@ -83,17 +79,6 @@ DEVICE void load_four(const attn_view &t, int64_t place, int64_t d, int64_t n, f
     case ATTN_Q4_0: load_four_blocks(t, place + d, x); break;
     default: load_four_bytes(t.data + place + d, count, t.dtype, scale, x);
     }
-}
-
-// attn_dropout_keep() without an index into registers.
-DEVICE bool is_kept(const attn_job &job, uint64_t seed, int64_t b, int64_t h, int64_t i, int64_t j)
-{
-    const uint64_t column = uint64_t(job.column_origin + j);
-    const attn_philox r = attn_philox_4x32_10(attn_dropout_group(column), uint32_t(job.row_origin + i),
-                                              uint32_t(job.head_origin + h), uint32_t(job.batch_origin + b), seed);
-    const int n = attn_dropout_word(column);
-    const uint32_t low = n & 1 ? r.word[1] : r.word[0], high = n & 1 ? r.word[3] : r.word[2];
-    return (n & 2 ? high : low) >= job.keep_threshold;
 }
 
 #endif

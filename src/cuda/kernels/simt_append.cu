@@ -24,15 +24,10 @@ DEVICE row_memory carve_shared()
     return {at, at + ATTN_MAX_HEAD_DIM};
 }
 
-DEVICE float *scale_of(const attn_view &t, int64_t batch, int64_t h, int64_t row)
-{
-    return t.scale + batch * t.scale_stride[0] + h * t.scale_stride[1] + row * t.scale_stride[2];
-}
-
 DEVICE void read_row(const attn_view &t, int64_t batch, int64_t h, int64_t row, int64_t n, float *x)
 {
     const int64_t place = attn_row_offset(&t, batch, h, row);
-    const float scale = t.scale ? *scale_of(t, batch, h, row) : 1.0f;
+    const float scale = t.scale ? *attn_row_scale(&t, batch, h, row) : 1.0f;
     for (int64_t d = 4 * thread_index(); d < n; d += 4 * SIMT_APPEND_THREADS) {
         float four[4];
         load_four(t, place, d, n, scale, four);
@@ -74,7 +69,7 @@ DEVICE float largest_code(int32_t dtype)
 DEVICE void store_scaled(const attn_append_job &job, const attn_view &t, int64_t batch, int64_t h, int64_t row, int64_t n,
                          const row_memory &memory)
 {
-    float *scale = t.scale ? scale_of(t, batch, h, row) : nullptr;
+    float *scale = t.scale ? attn_row_scale(&t, batch, h, row) : nullptr;
     float s = scale ? *scale : 1.0f;
     if (job.set_scale) {
         s = largest_magnitude(memory, n) / largest_code(t.dtype);
@@ -153,7 +148,7 @@ DEVICE void mask(const attn_simt_mask &p)
         const int64_t i = task % job.max_q, h = task / job.max_q % job.heads_q, b = task / job.max_q / job.heads_q;
         char *row = p.keep.data + attn_row_offset(&p.keep, b, h, i);
         for (int64_t j = thread_index(); j < job.max_k; j += SIMT_APPEND_THREADS)
-            row[j] = char(is_kept(job, key, b, h, i, j));
+            row[j] = char(attn_dropout_keep(&job, key, b, h, i, j));
     }
 }
 

@@ -127,8 +127,7 @@ DEVICE void place_rows(const attn_job &job, const block_of_rows &w, const tile &
 
 DEVICE float row_scale(const attn_view &view, int64_t batch, int64_t h, int64_t row)
 {
-    return view.scale ? view.scale[batch * view.scale_stride[0] + h * view.scale_stride[1] + row * view.scale_stride[2]]
-                      : 1.0f;
+    return view.scale ? *attn_row_scale(&view, batch, h, row) : 1.0f;
 }
 
 DEVICE void place_keys(const attn_job &job, const block_of_rows &w, int64_t key, const tile &t)
@@ -263,7 +262,8 @@ DEVICE void drop(const attn_job &job, const block_of_rows &w, int64_t key, const
     for (int n = 0; n < 16; n++) {
         const int64_t row = w.row + row_of(n);
         float *p = t.a + row_of(n) * SIMT_STRIDE + key_of(n);
-        const bool keep = is_kept(job, seed, w.b, w.hkv * job.group + row % job.group, row / job.group, key + key_of(n));
+        const bool keep = attn_dropout_keep(&job, seed, w.b, w.hkv * job.group + row % job.group, row / job.group,
+                                            key + key_of(n));
         *p = keep ? *p * job.keep_factor : 0.0f;
     }
 }
