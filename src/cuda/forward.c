@@ -8,18 +8,32 @@
 #include "kernels/params.h"
 #include <stdio.h>
 
-/* One kernel a number of column chunks, because O lies in registers. */
-static const struct {
-    int32_t columns;
-    const char *kernel;
-} simt_kernels[] = {
-    {64, "simt_forward_64"}, {128, "simt_forward_128"}, {256, "simt_forward_256"}, {576, "simt_forward_576"}};
+/* O lies in registers, so many rows or many columns: the first kernel takes a block of few rows, the others share
+ * problems by their columns. */
+typedef struct simt_kernel {
+    const char *name;
+    int32_t rows, columns; /* of a block */
+} simt_kernel;
+static const simt_kernel simt_kernels[] = {{"simt_forward_few", 16, 576},
+                                           {"simt_forward_64", 128, 64},
+                                           {"simt_forward_128", 128, 128},
+                                           {"simt_forward_256", 64, 256},
+                                           {"simt_forward_576", 64, 576}};
 
-static const char *simt_kernel(const attn_job *job)
+static const simt_kernel *kernel_of(const attn_job *job)
 {
-    int n = 0;
-    while (simt_kernels[n].columns < job->head_dim_v) n++;
-    return simt_kernels[n].kernel;
+    const simt_kernel *kernel = simt_kernels;
+    if (job->max_q * job->group <= kernel->rows) return kernel;
+    do kernel++;
+    while (kernel->columns < job->head_dim_v);
+    return kernel;
+}
+
+/* Two tiles of float32, places of rows and keys, factors of keys. */
+static unsigned shared_bytes(const simt_kernel *kernel)
+{
+    return (unsigned)((kernel->rows + SIMT_KEYS) * SIMT_STRIDE * 4 + kernel->rows * 3 * 8 + SIMT_KEYS * 2 * (8 + 4) +
+                      SIMT_BLOCK_BYTES);
 }
 
 static bool has_lengths(const attn_span *span) { return span->used || span->offsets || span->start; }
@@ -29,7 +43,7 @@ static attn_simt_forward parameters_of(const attn_job *job)
 {
     attn_simt_forward p = {.job = *job, .pieces = 1};
     const int64_t few = attn_min(job->max_q, SIMT_FEW);
-    p.row_blocks = attn_max(1, attn_ceil_div(job->max_q * job->group, SIMT_ROWS));
+    p.row_blocks = attn_max(1, attn_ceil_div(job->max_q * job->group, kernel_of(job)->rows));
     if (job->num_splits) p.pieces = attn_max(1, attn_min(job->num_splits, attn_ceil_div(job->max_k, SIMT_KEYS)));
     else if (job->max_q <= SIMT_FEW || has_lengths(&job->q_span))
         p.pieces = attn_max(1, attn_ceil_div(job->max_k, SIMT_PIECE));
@@ -87,7 +101,8 @@ static attn_status launch_all(attn_cuda_device *d, const attn_simt_forward *p, C
 {
     const attn_job *job = &p->job;
     const double heads = (double)job->batch * (double)job->heads_kv;
-    if (job->max_q) ATTN_TRY(launch(d, simt_kernel(job), p, task_count(p), SIMT_THREADS, SIMT_SHARED, stream));
+    const simt_kernel *kernel = kernel_of(job);
+    if (job->max_q) ATTN_TRY(launch(d, kernel->name, p, task_count(p), SIMT_THREADS, shared_bytes(kernel), stream));
     if (job->max_q && p->pieces > 1)
         ATTN_TRY(launch(d, "simt_forward_fold", p, heads * (double)p->row_room, SIMT_FOLD_THREADS, 0, stream));
     if (job->q_span.used || job->q_span.start)

@@ -3,7 +3,8 @@
 # resources.sh [--update] TABLE NVCC FATBIN...: compares what each kernel takes (registers, stack with spills, local and
 # static shared memory, by cuobjdump) with a committed table. More registers or a stack mean fewer blocks at a time or
 # spills, and nothing else would tell. The numbers belong to one compiler version, which the table's first line names;
-# architectures that this build leaves out are not looked at.
+# architectures that this build leaves out are not looked at. A stack is permitted only where the table's line goes on
+# with the reason, which an update keeps.
 set -euo pipefail
 export LC_ALL=C
 
@@ -45,7 +46,16 @@ usage()
   done | sort
 }
 
-found=$(usage "$@")
+# Lines of the second file, with the reasons that the first gives for the same kernel and architecture.
+with_reasons()
+{
+  awk 'NR == FNR { key = $1 " " $2; $1 = $2 = $3 = $4 = $5 = $6 = ""; sub(/^ +/, ""); reason[key] = $0; next }
+    /^#/ { print; next }
+    { print $0 (reason[$1 " " $2] == "" ? "" : " " reason[$1 " " $2]) }' "$1" "$2"
+}
+
+found=$(usage "$@" | with_reasons <(grep -v '^#' "$table") -)
+unexplained=$(awk '!/^#/ && ($4 || $6) && NF == 6' <<<"$found")
 if [ $update = yes ]; then
   echo "$found" >"$table"
 elif ! diff -u <(awk 'NR == FNR { built[$2]; next } /^#/ || $2 in built' <(echo "$found") "$table") <(echo "$found"); then
@@ -54,4 +64,9 @@ elif ! diff -u <(awk 'NR == FNR { built[$2]; next } /^#/ || $2 in built' <(echo 
   exit 1
 else
   echo "$(grep -vc '^#' <<<"$found") kernels take what $table says"
+fi
+if [ -n "$unexplained" ]; then
+  echo "FAIL: a stack without a reason in $table:"
+  echo "$unexplained"
+  exit 1
 fi

@@ -7,7 +7,6 @@
 
 enum {
     SIMT_THREADS = 256,
-    SIMT_ROWS = 64,               /* of a block: rows of a group's heads in turn */
     SIMT_KEYS = 64,               /* of a step */
     SIMT_CHUNK = 64,              /* elements of rows that are in shared memory at a time */
     SIMT_STRIDE = SIMT_CHUNK + 4, /* floats between rows there: eight rows start in different banks */
@@ -15,10 +14,9 @@ enum {
     SIMT_PARTS = 24, /* of a merge, that travel with the launch */
     SIMT_APPEND_THREADS = 128,
     SIMT_APPEND_SHARED = (ATTN_MAX_HEAD_DIM + SIMT_APPEND_THREADS / 32) * 4,
-    SIMT_PIECE = 1024,      /* keys of a piece of a sequence of few queries */
-    SIMT_FEW = 16,          /* up to so many queries */
-    SIMT_BLOCK_BYTES = 192, /* what all threads know of their task */
-    SIMT_SHARED = 2 * SIMT_ROWS * SIMT_STRIDE * 4 + SIMT_ROWS * 3 * 8 + SIMT_KEYS * (2 * 8 + 2 * 4) + SIMT_BLOCK_BYTES
+    SIMT_PIECE = 1024,     /* keys of a piece of a sequence of few queries */
+    SIMT_FEW = 16,         /* up to so many queries */
+    SIMT_BLOCK_BYTES = 192 /* what all threads know of their task */
 };
 
 /* Everything of a forward call. Block n does tasks n, n + blocks, ...; task = ((b Hkv + hkv) row_blocks +

@@ -81,4 +81,15 @@ DEVICE void load_four(const attn_view &t, int64_t place, int64_t d, int64_t n, f
     }
 }
 
+// Rows that vector loads of four elements reach everywhere: decided once for a view of n columns.
+enum row_kind { ROWS_OTHER, ROWS_F32, ROWS_F16, ROWS_BF16 };
+
+DEVICE int row_kind_of(const attn_view &t, int64_t n)
+{
+    if (((t.stride[0] | t.stride[1] | t.stride[2] | n) & 3) != 0) return ROWS_OTHER;
+    if (t.dtype == ATTN_F32) return is_aligned(t.data, 16) ? ROWS_F32 : ROWS_OTHER;
+    if (!is_aligned(t.data, 8)) return ROWS_OTHER;
+    return t.dtype == ATTN_F16 ? ROWS_F16 : t.dtype == ATTN_BF16 ? ROWS_BF16 : ROWS_OTHER;
+}
+
 #endif

@@ -4,13 +4,16 @@
 //   S = scale Q K'  ->  softcap, bias, ALiBi, mask  ->  m' = max(m, rowmax S)
 //   P = exp(S - m'), l = l exp(m - m') + rowsum P, O = O exp(m - m') + (keep P) V
 //
-// Tile: 64 rows (query r / g of head r % g of a group) by 64 keys; 256 threads as 16 x 16. Thread (y, x) owns rows 4 y ..
-// 4 y + 3 and, of S, keys x, x + 16, x + 32, x + 48; of O, columns 64 n + 4 x .. + 3 of each chunk n.
+// Tile: 16 R rows (query r / g of head r % g of a group) by 64 keys; 256 threads as 16 x 16. Thread (y, x) owns rows y,
+// y + 16, ... and, of S, keys x, x + 16, x + 32, x + 48; of O, columns 64 n + 4 x .. + 3 of each chunk n. R is 8 where O
+// fits in registers beside it (Dv to 128), else 4; 1 for few rows.
 // Both products take their operands from shared memory by 16 bytes: S from chunks of 64 elements of Q and K rows, O from
 // P, which takes Q's place, and chunks of 64 columns of V, which take K's. Whatever the storage type, float32 lies there.
-// Shared memory: two tiles of 64 x 68 floats, and where the rows lie; 38 KiB for every head size, so that two blocks fit
-// a V100. Wavefronts per 64 multiply-adds of a warp: S 12, O 10; an SM of 64 lanes needs 32 cycles for them, of 128, 16.
-// Bytes a step, from L2: 64 (2 D + Dv) elements for 64 * 64 * (D + Dv) multiply-adds: 21 flops a byte of f32.
+// The next chunk of K or V is loaded into registers while a product runs.
+// Shared memory: tiles of 16 R x 68 and 64 x 68 floats, and where the rows lie; 38 KiB with R = 4, 57 with 8.
+// 16 R multiply-adds of a thread take R + 4 loads of 16 bytes, 4 cycles each of an SM, whoever shares them: with R = 8, 48
+// cycles beside the 32 that an SM of 128 lanes multiplies (R = 4: 32 beside 16), or the 64 of a V100's 64 lanes.
+// Bytes a step, from L2: 64 (D + Dv) elements, and 16 R D of Q that mostly come from L1.
 //
 // -inf: rows whose scores are all -inf keep m = -inf; exponents are taken against 0, so they add zeros. NaN: passed over by
 // the maximum, not by the sum, so the row becomes NaN. Rows without keys: O = 0, LSE = -inf, unless there is a sink.
@@ -26,6 +29,7 @@ struct block_of_rows {
     int64_t key, key_end; // of the piece, cut to what any row sees
     int64_t last_first, first_end;
     int64_t piece, pieces;
+    int q_kind, k_kind, v_kind, out_kind; // row_kind
 };
 
 // Shared memory. What all threads know of their task lies there too: registers are for sums.
@@ -38,20 +42,20 @@ struct tile {
 };
 static_assert(sizeof(block_of_rows) <= SIMT_BLOCK_BYTES, "room in params.h");
 
-struct thread_state {
-    float m[4], l[4]; // l: of this thread's keys only
+template <int R> struct thread_state {
+    float m[R], l[R]; // l: of this thread's keys only
 };
 
-DEVICE tile carve_shared()
+DEVICE tile carve_shared(int rows)
 {
     tile t;
     char *at = shared_memory();
     t.a = reinterpret_cast<float *>(at);
-    t.b = t.a + SIMT_ROWS * SIMT_STRIDE;
+    t.b = t.a + rows * SIMT_STRIDE;
     t.q_place = reinterpret_cast<int64_t *>(t.b + SIMT_KEYS * SIMT_STRIDE);
-    t.row_first = t.q_place + SIMT_ROWS;
-    t.row_end = t.row_first + SIMT_ROWS;
-    t.k_place = t.row_end + SIMT_ROWS;
+    t.row_first = t.q_place + rows;
+    t.row_end = t.row_first + rows;
+    t.k_place = t.row_end + rows;
     t.v_place = t.k_place + SIMT_KEYS;
     t.k_scale = reinterpret_cast<float *>(t.v_place + SIMT_KEYS);
     t.v_scale = t.k_scale + SIMT_KEYS;
@@ -86,7 +90,7 @@ DEVICE float row_total(float x)
 }
 
 // False: this task has no rows.
-DEVICE bool find_block(const attn_simt_forward &p, int64_t task, block_of_rows &w)
+DEVICE bool find_block(const attn_simt_forward &p, int64_t task, int most_rows, block_of_rows &w)
 {
     const attn_job &job = p.job;
     w.piece = task % p.pieces;
@@ -95,10 +99,10 @@ DEVICE bool find_block(const attn_simt_forward &p, int64_t task, block_of_rows &
     w.b = task / p.pieces / p.row_blocks / job.heads_kv;
     w.seq = attn_sequence_of(&job, w.b);
     const int64_t rows = w.seq.q_len * job.group;
-    w.row = block * SIMT_ROWS;
+    w.row = block * most_rows;
     w.pieces = attn_simt_pieces(&job, w.seq.q_len, w.seq.k_len);
     if (w.row >= rows || w.piece >= w.pieces) return false;
-    w.rows = int(attn_min(SIMT_ROWS, rows - w.row));
+    w.rows = int(attn_min(most_rows, rows - w.row));
     const int64_t keys = attn_simt_piece_keys(&job, w.seq.q_len, w.seq.k_len);
     int64_t first, end;
     attn_visible(&job, &w.seq, w.row / job.group, &first, &w.first_end);
@@ -107,13 +111,17 @@ DEVICE bool find_block(const attn_simt_forward &p, int64_t task, block_of_rows &
     w.key_end = attn_min(attn_min(end, w.seq.k_len), w.piece * keys + keys);
     w.last_first = attn_max(w.last_first, w.key);
     w.first_end = attn_min(w.first_end, w.key_end);
+    w.q_kind = row_kind_of(job.q, job.head_dim);
+    w.k_kind = row_kind_of(job.k, job.head_dim);
+    w.v_kind = row_kind_of(job.v, job.head_dim_v);
+    w.out_kind = row_kind_of(job.out, job.head_dim_v);
     return true;
 }
 
-DEVICE void place_rows(const attn_job &job, const block_of_rows &w, const tile &t)
+DEVICE void place_rows(const attn_job &job, const block_of_rows &w, int most_rows, const tile &t)
 {
     const int r = int(thread_index());
-    if (r >= SIMT_ROWS) return;
+    if (r >= most_rows) return;
     t.q_place[r] = -1;
     t.row_first[r] = t.row_end[r] = 0;
     if (r >= w.rows) return;
@@ -151,51 +159,111 @@ DEVICE void load_shared(const float *p, float (&x)[4])
     x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
 }
 
-// Elements [d, d + 64) of 64 rows.
-DEVICE void stage(const attn_view &view, const int64_t *place, const float *scale, int64_t d, int64_t n, float *to)
+// A thread's share of elements [d, d + 64) of 16 N rows, on the way to shared memory.
+template <int N> struct chunk {
+    uint4 word[N]; // of 16-bit types half of each
+};
+
+template <int N>
+DEVICE void fetch(const attn_view &view, int kind, const int64_t *place, int64_t d, int64_t n, chunk<N> &c)
 {
-    const int column = 4 * lane_x();
+    const int64_t column = d + 4 * lane_x();
+    if (kind == ROWS_OTHER) return;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int row = lane_y() + 16 * i;
-        float x[4];
-        load_four(view, place[row], d + column, n, scale ? scale[row] : 1.0f, x);
-        store_vector(to + row * SIMT_STRIDE + column, float4{x[0], x[1], x[2], x[3]});
+    for (int i = 0; i < N; i++) c.word[i] = uint4{0, 0, 0, 0};
+    if (column >= n) return;
+    if (kind == ROWS_F32) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const int64_t row = place[lane_y() + 16 * i];
+            if (row >= 0) c.word[i] = load_vector<uint4>(view.data + 4 * (row + column));
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const int64_t row = place[lane_y() + 16 * i];
+            if (row < 0) continue;
+            const uint2 four = load_vector<uint2>(view.data + 2 * (row + column));
+            c.word[i].x = four.x, c.word[i].y = four.y;
+        }
     }
 }
 
-DEVICE void multiply_scores(const tile &t, int columns, float (&s)[4][4])
+// What vector loads do not reach: types of few bits, odd strides. One copy of the code serves all rows.
+DEVICE void stage_others(const attn_view &view, int rows, const int64_t *place, const float *scale, int64_t d, int64_t n,
+                         float *to)
 {
-    const float *q = t.a + 4 * lane_y() * SIMT_STRIDE, *k = t.b + lane_x() * SIMT_STRIDE;
-#pragma unroll 2
-    for (int d = 0; d < columns; d += 4) {
-        float x[4][4], y[4][4];
+#pragma unroll 1
+    for (int row = lane_y(); row < rows; row += 16) {
+        float x[4];
+        load_four(view, place[row], d + 4 * lane_x(), n, scale ? scale[row] : 1.0f, x);
+        store_vector(to + row * SIMT_STRIDE + 4 * lane_x(), float4{x[0], x[1], x[2], x[3]});
+    }
+}
+
+// Elements [d, d + 64) as float32, from the chunk that `fetch` has loaded where rows are of a kind.
+template <int N>
+DEVICE void put(const attn_view &view, int kind, const chunk<N> &c, const int64_t *place, const float *scale, int64_t d,
+                int64_t n, float *to)
+{
+    if (kind == ROWS_OTHER) {
+        stage_others(view, 16 * N, place, scale, d, n, to);
+        return;
+    }
+    to += lane_y() * SIMT_STRIDE + 4 * lane_x();
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            load_shared(q + i * SIMT_STRIDE + d, x[i]);
-            load_shared(k + 16 * i * SIMT_STRIDE + d, y[i]);
-        }
+    for (int i = 0; i < N; i++) {
+        const uint4 w = c.word[i];
+        float4 x = {bits_float(w.x), bits_float(w.y), bits_float(w.z), bits_float(w.w)};
+        if (kind == ROWS_F16) x = float4{low_half(w.x), high_half(w.x), low_half(w.y), high_half(w.y)};
+        if (kind == ROWS_BF16) x = float4{low_bf16(w.x), high_bf16(w.x), low_bf16(w.y), high_bf16(w.y)};
+        store_vector(to + 16 * i * SIMT_STRIDE, x);
+    }
+}
+
+// How far products are unrolled: with many columns O leaves no registers for more.
+template <int Chunks> constexpr int unrolled = Chunks > 4 ? 1 : 2;
+
+template <int R, int Unroll> DEVICE void multiply_scores(const tile &t, int columns, float (&s)[R][4])
+{
+    const float *q = t.a + lane_y() * SIMT_STRIDE, *k = t.b + lane_x() * SIMT_STRIDE;
+#pragma unroll Unroll
+    for (int d = 0; d < columns; d += 4) {
+        float x[R][4], y[4][4];
+#pragma unroll
+        for (int i = 0; i < R; i++) load_shared(q + 16 * i * SIMT_STRIDE + d, x[i]);
+#pragma unroll
+        for (int j = 0; j < 4; j++) load_shared(k + 16 * j * SIMT_STRIDE + d, y[j]);
 #pragma unroll
         for (int e = 0; e < 4; e++)
 #pragma unroll
-            for (int i = 0; i < 4; i++)
+            for (int i = 0; i < R; i++)
 #pragma unroll
                 for (int j = 0; j < 4; j++) s[i][j] = fmaf(x[i][e], y[j][e], s[i][j]);
     }
 }
 
-DEVICE void scores(const attn_job &job, const tile &t, float (&s)[4][4])
+// Brings V's first chunk on its way too.
+template <int R, int Unroll>
+DEVICE void scores(const attn_job &job, const block_of_rows &w, const tile &t, float (&s)[R][4], chunk<4> &next)
 {
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < R; i++)
 #pragma unroll
         for (int j = 0; j < 4; j++) s[i][j] = 0;
+    block_barrier(); // places are written
+    fetch(job.k, w.k_kind, t.k_place, 0, job.head_dim, next);
+#pragma unroll 1
     for (int64_t d = 0; d < job.head_dim; d += SIMT_CHUNK) {
-        block_barrier(); // places are written; what lay in a and b is used up
-        stage(job.q, t.q_place, nullptr, d, job.head_dim, t.a);
-        stage(job.k, t.k_place, t.k_scale, d, job.head_dim, t.b);
+        chunk<R> q; // from L1 but for the first time
+        fetch(job.q, w.q_kind, t.q_place, d, job.head_dim, q);
+        if (d) block_barrier(); // what lay in a and b is used up
+        put(job.q, w.q_kind, q, t.q_place, nullptr, d, job.head_dim, t.a);
+        put(job.k, w.k_kind, next, t.k_place, t.k_scale, d, job.head_dim, t.b);
         block_barrier();
-        multiply_scores(t, int(attn_min(SIMT_CHUNK, attn_round_up(job.head_dim - d, 4))), s);
+        if (d + SIMT_CHUNK < job.head_dim) fetch(job.k, w.k_kind, t.k_place, d + SIMT_CHUNK, job.head_dim, next);
+        else fetch(job.v, w.v_kind, t.v_place, 0, job.head_dim_v, next);
+        multiply_scores<R, Unroll>(t, int(attn_min(SIMT_CHUNK, attn_round_up(job.head_dim - d, 4))), s);
     }
 }
 
@@ -206,36 +274,36 @@ DEVICE float add_bias(const attn_job &job, int64_t b, int64_t h, int64_t i, int6
     return s + attn_load_float(&job.bias, offset);
 }
 
-DEVICE void scale_scores(float scale, float (&s)[4][4])
+template <int R> DEVICE void scale_scores(float scale, float (&s)[R][4])
 {
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < R; i++)
 #pragma unroll
         for (int j = 0; j < 4; j++) s[i][j] *= scale;
 }
 
-// Where element n of a thread's sixteen lies in a tile of 64 x 64.
-DEVICE int row_of(int n) { return 4 * lane_y() + n / 4; }
+// Where element n of a thread's share lies in a tile.
+DEVICE int row_of(int n) { return lane_y() + n / 4 * 16; }
 DEVICE int key_of(int n) { return lane_x() + n % 4 * 16; }
 
-DEVICE void put_tile(const float (&s)[4][4], float *to)
+template <int R> DEVICE void put_tile(const float (&s)[R][4], float *to)
 {
 #pragma unroll
-    for (int n = 0; n < 16; n++) to[row_of(n) * SIMT_STRIDE + key_of(n)] = s[n / 4][n % 4];
+    for (int n = 0; n < 4 * R; n++) to[row_of(n) * SIMT_STRIDE + key_of(n)] = s[n / 4][n % 4];
 }
 
-DEVICE void get_tile(const float *from, float (&s)[4][4])
+template <int R> DEVICE void get_tile(const float *from, float (&s)[R][4])
 {
 #pragma unroll
-    for (int n = 0; n < 16; n++) s[n / 4][n % 4] = from[row_of(n) * SIMT_STRIDE + key_of(n)];
+    for (int n = 0; n < 4 * R; n++) s[n / 4][n % 4] = from[row_of(n) * SIMT_STRIDE + key_of(n)];
 }
 
 // Everything of a score after the scale, in the order of docs/semantics.md section 1. In a loop over shared memory,
-// because sixteen copies of it would cost registers that the products need.
-DEVICE void finish_scores(const attn_job &job, const block_of_rows &w, int64_t key, const tile &t)
+// because a copy of it for each would cost registers that the products need.
+DEVICE void finish_scores(const attn_job &job, const block_of_rows &w, int64_t key, int count, const tile &t)
 {
 #pragma unroll 1
-    for (int n = 0; n < 16; n++) {
+    for (int n = 0; n < count; n++) {
         const int r = row_of(n);
         const int64_t at = key + key_of(n), row = w.row + r, i = row / job.group;
         float *score = t.a + r * SIMT_STRIDE + key_of(n);
@@ -255,11 +323,11 @@ DEVICE void finish_scores(const attn_job &job, const block_of_rows &w, int64_t k
     }
 }
 
-DEVICE void drop(const attn_job &job, const block_of_rows &w, int64_t key, const tile &t)
+DEVICE void drop(const attn_job &job, const block_of_rows &w, int64_t key, int count, const tile &t)
 {
     const uint64_t seed = attn_job_dropout_key(&job);
 #pragma unroll 1
-    for (int n = 0; n < 16; n++) {
+    for (int n = 0; n < count; n++) {
         const int64_t row = w.row + row_of(n);
         float *p = t.a + row_of(n) * SIMT_STRIDE + key_of(n);
         const bool keep = attn_dropout_keep(&job, seed, w.b, w.hkv * job.group + row % job.group, row / job.group,
@@ -269,11 +337,12 @@ DEVICE void drop(const attn_job &job, const block_of_rows &w, int64_t key, const
 }
 
 // S to P, in shared memory; m and l; the factors by which O shrinks.
-DEVICE void softmax(const attn_job &job, const block_of_rows &w, int64_t key, const tile &t, float (&s)[4][4],
-                    thread_state &state, float (&shrink)[4])
+template <int R>
+DEVICE void softmax(const attn_job &job, const block_of_rows &w, int64_t key, const tile &t, float (&s)[R][4],
+                    thread_state<R> &state, float (&shrink)[R])
 {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < R; i++) {
         float m = fmaxf(fmaxf(s[i][0], s[i][1]), fmaxf(s[i][2], s[i][3]));
         m = fmaxf(state.m[i], row_maximum(m));
         const float base = m == -INFINITY ? 0 : m;
@@ -288,37 +357,38 @@ DEVICE void softmax(const attn_job &job, const block_of_rows &w, int64_t key, co
         state.l[i] = state.l[i] * shrink[i] + sum;
     }
     put_tile(s, t.a);
-    if (job.has_dropout) drop(job, w, key, t);
+    if (job.has_dropout) drop(job, w, key, 4 * R, t);
 }
 
-template <int Chunks>
-DEVICE void values(const attn_job &job, const tile &t, const float (&shrink)[4], float (&o)[Chunks][4][4])
+template <int R, int Chunks>
+DEVICE void values(const attn_job &job, const block_of_rows &w, const tile &t, const float (&shrink)[R], chunk<4> &next,
+                   float (&o)[Chunks][R][4])
 {
-    const float *p = t.a + 4 * lane_y() * SIMT_STRIDE, *v = t.b + 4 * lane_x();
+    const float *p = t.a + lane_y() * SIMT_STRIDE, *v = t.b + 4 * lane_x();
 #pragma unroll
     for (int n = 0; n < Chunks; n++) {
         if (n * SIMT_CHUNK < job.head_dim_v) {
             if (n) block_barrier(); // the chunk before is used up
-            stage(job.v, t.v_place, t.v_scale, n * SIMT_CHUNK, job.head_dim_v, t.b);
+            put(job.v, w.v_kind, next, t.v_place, t.v_scale, n * SIMT_CHUNK, job.head_dim_v, t.b);
             block_barrier(); // and P is complete
-            float sum[4][4] = {}; // of this step: one sum over all keys would round too often
-#pragma unroll 2
+            if (n + 1 < Chunks) fetch(job.v, w.v_kind, t.v_place, (n + 1) * SIMT_CHUNK, job.head_dim_v, next);
+            float sum[R][4] = {}; // of this step: one sum over all keys would round too often
+#pragma unroll unrolled<Chunks>
             for (int key = 0; key < SIMT_KEYS; key += 4) {
-                float x[4][4], y[4][4];
+                float x[R][4], y[4][4];
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    load_shared(p + i * SIMT_STRIDE + key, x[i]);
-                    load_shared(v + (key + i) * SIMT_STRIDE, y[i]);
-                }
+                for (int i = 0; i < R; i++) load_shared(p + 16 * i * SIMT_STRIDE + key, x[i]);
+#pragma unroll
+                for (int k = 0; k < 4; k++) load_shared(v + (key + k) * SIMT_STRIDE, y[k]);
 #pragma unroll
                 for (int k = 0; k < 4; k++)
 #pragma unroll
-                    for (int i = 0; i < 4; i++)
+                    for (int i = 0; i < R; i++)
 #pragma unroll
                         for (int e = 0; e < 4; e++) sum[i][e] = fmaf(x[i][k], y[k][e], sum[i][e]);
             }
 #pragma unroll
-            for (int i = 0; i < 4; i++)
+            for (int i = 0; i < R; i++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) o[n][i][e] = fmaf(o[n][i][e], shrink[i], sum[i][e]);
         }
@@ -345,83 +415,128 @@ DEVICE void store_lse(const attn_job &job, const attn_sequence &s, int64_t h, in
     if (job.lse.data) attn_store_float(&job.lse, attn_row_offset(&job.lse, s.q_batch, h, s.q_row + i), lse);
 }
 
-template <int Chunks>
-DEVICE void store_rows(const attn_simt_forward &p, const block_of_rows &w, thread_state &state, float (&o)[Chunks][4][4])
+// m and l of a row to its partial result, or LSE to its place; where O goes and by which factor.
+DEVICE void close_row(const attn_simt_forward &p, const block_of_rows &w, int r, float m, float l, int64_t *offset,
+                      float *factor)
 {
     const attn_job &job = p.job;
-    const int64_t dv = job.head_dim_v;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float l = row_total(state.l[i]);
-        const int r = 4 * lane_y() + i;
-        if (r >= w.rows) continue;
-        const int64_t row = w.row + r, h = w.hkv * job.group + row % job.group, query = row / job.group;
-        float *partial = nullptr, factor = 1, lse;
-        int64_t offset = 0;
-        if (w.pieces > 1) {
-            partial = p.partials +
-                      (((w.b * job.heads_kv + w.hkv) * p.row_room + row) * p.pieces + w.piece) * (dv + 2);
-            if (lane_x() == 0) partial[0] = state.m[i], partial[1] = l;
-        } else {
-            factor = finish_row(job, h, state.m[i], l, &lse);
-            if (lane_x() == 0) store_lse(job, w.seq, h, query, lse);
-            offset = attn_row_offset(&job.out, w.seq.q_batch, h, w.seq.q_row + query);
+    const int64_t row = w.row + r, h = w.hkv * job.group + row % job.group, query = row / job.group;
+    if (w.pieces > 1) {
+        const int64_t task = ((w.b * job.heads_kv + w.hkv) * p.row_room + row) * p.pieces + w.piece;
+        float *partial = p.partials + task * (job.head_dim_v + 2);
+        partial[0] = m, partial[1] = l;
+        *offset = task * (job.head_dim_v + 2) + 2;
+        return;
+    }
+    float lse;
+    *factor = finish_row(job, h, m, l, &lse);
+    *offset = attn_row_offset(&job.out, w.seq.q_batch, h, w.seq.q_row + query);
+    store_lse(job, w.seq, h, query, lse);
+}
+
+DEVICE float final_value(float o, float factor) { return factor == 0 ? 0 : o * factor + 0.0f; } // no -0
+
+// Up to four neighbours, from shared memory.
+DEVICE void store_four(const attn_simt_forward &p, const block_of_rows &w, int64_t offset, float factor, int count,
+                       const float *o)
+{
+    const attn_view &out = p.job.out;
+    if (w.pieces > 1 || w.out_kind == ROWS_OTHER) {
+#pragma unroll 1
+        for (int e = 0; e < count; e++) {
+            if (w.pieces > 1) p.partials[offset + e] = o[e];
+            else attn_store_float(&out, offset + e, final_value(o[e], factor));
         }
+        return;
+    }
+    float x[4];
+    load_shared(o, x);
 #pragma unroll
-        for (int n = 0; n < Chunks; n++)
+    for (int e = 0; e < 4; e++) x[e] = final_value(x[e], factor);
+    if (w.out_kind == ROWS_F32) store_vector(out.data + 4 * offset, float4{x[0], x[1], x[2], x[3]});
+    else if (w.out_kind == ROWS_F16)
+        store_vector(out.data + 2 * offset, uint2{pack_half2(x[0], x[1]), pack_half2(x[2], x[3])});
+    else store_vector(out.data + 2 * offset, uint2{pack_bf16x2(x[0], x[1]), pack_bf16x2(x[2], x[3])});
+}
+
+// Over shared memory, from where a thread takes only what it has put there: one copy of the code serves all chunks.
+template <int R, int Chunks>
+DEVICE void store_rows(const attn_simt_forward &p, const block_of_rows &w, const tile &t, thread_state<R> &state,
+                       float (&o)[Chunks][R][4])
+{
+    const int64_t dv = p.job.head_dim_v;
+    int64_t *offset = t.q_place;
+    float *factor = t.b, *mine = t.a + lane_y() * SIMT_STRIDE + 4 * lane_x();
+    block_barrier(); // all of it is used up
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int64_t d = n * SIMT_CHUNK + 4 * lane_x() + e;
-                if (d >= dv) continue;
-                if (partial) partial[2 + d] = o[n][i][e];
-                else attn_store_float(&job.out, offset + d, factor == 0 ? 0 : o[n][i][e] * factor + 0.0f); // no -0
-            }
+    for (int i = 0; i < R; i++) {
+        const int r = lane_y() + 16 * i;
+        const float l = row_total(state.l[i]);
+        if (lane_x() == 0 && r < w.rows) close_row(p, w, r, state.m[i], l, offset + r, factor + r);
+    }
+    warp_barrier(); // a row's threads are of one warp
+#pragma unroll 1
+    for (int n = 0; n * SIMT_CHUNK < dv; n++) {
+#pragma unroll
+        for (int m = 0; m < Chunks; m++)
+            if (m == n)
+#pragma unroll
+                for (int i = 0; i < R; i++)
+                    store_vector(mine + 16 * i * SIMT_STRIDE, float4{o[m][i][0], o[m][i][1], o[m][i][2], o[m][i][3]});
+        const int64_t d = n * SIMT_CHUNK + 4 * lane_x();
+#pragma unroll 1
+        for (int i = 0; i < R; i++) {
+            const int r = lane_y() + 16 * i;
+            if (r >= w.rows || d >= dv) break;
+            store_four(p, w, offset[r] + d, factor[r], int(attn_min(4, dv - d)), mine + 16 * i * SIMT_STRIDE);
+        }
     }
 }
 
-template <int Chunks> DEVICE void run_task(const attn_simt_forward &p, const tile &t)
+template <int R, int Chunks> DEVICE void run_task(const attn_simt_forward &p, const tile &t)
 {
     const attn_job &job = p.job;
     const block_of_rows &w = *t.block;
-    thread_state state;
-    float o[Chunks][4][4];
+    thread_state<R> state;
+    float o[Chunks][R][4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < R; i++) {
         state.m[i] = -INFINITY, state.l[i] = 0;
 #pragma unroll
         for (int n = 0; n < Chunks; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) o[n][i][e] = 0;
     }
-    place_rows(job, w, t);
+    place_rows(job, w, 16 * R, t);
     for (int64_t key = w.key / SIMT_KEYS * SIMT_KEYS; key < w.key_end; key += SIMT_KEYS) {
-        float s[4][4], shrink[4];
+        float s[R][4], shrink[R];
+        chunk<4> next; // of K or V, loaded while a product runs
         block_barrier(); // V is used up
         place_keys(job, w, key, t);
-        scores(job, t, s);
+        scores<R, unrolled<Chunks>>(job, w, t, s, next);
         scale_scores(job.scale, s);
         block_barrier(); // Q is used up
         if (job.softcap > 0 || job.bias.data || job.alibi || w.last_first > key || w.first_end < key + SIMT_KEYS) {
             put_tile(s, t.a);
-            finish_scores(job, w, key, t);
+            finish_scores(job, w, key, 4 * R, t);
             get_tile(t.a, s);
         }
         softmax(job, w, key, t, s, state, shrink);
-        values<Chunks>(job, t, shrink, o);
+        values(job, w, t, shrink, next, o);
     }
-    store_rows<Chunks>(p, w, state, o);
+    store_rows(p, w, t, state, o);
 }
 
-template <int Chunks> DEVICE void forward(const attn_simt_forward &p)
+template <int R, int Chunks> DEVICE void forward(const attn_simt_forward &p)
 {
-    const tile t = carve_shared();
+    const tile t = carve_shared(16 * R);
     for (int64_t task = block_index(); task < p.tasks; task += block_count()) {
         block_of_rows w;
-        const bool found = find_block(p, task, w);
+        const bool found = find_block(p, task, 16 * R, w);
         block_barrier(); // the task before is done with shared memory
         if (found && thread_index() == 0) *t.block = w;
         block_barrier();
-        if (found) run_task<Chunks>(p, t);
+        if (found) run_task<R, Chunks>(p, t);
     }
 }
 
@@ -454,7 +569,7 @@ DEVICE void fold(const attn_simt_forward &p)
                 const float *partial = first + n * (dv + 2);
                 o = fmaf(partial[2 + d], exponential(partial[0] - base), o);
             }
-            attn_store_float(&job.out, offset + d, factor == 0 ? 0 : o * factor + 0.0f);
+            attn_store_float(&job.out, offset + d, final_value(o, factor));
         }
     }
 }
@@ -478,9 +593,13 @@ DEVICE void pad(const attn_simt_forward &p)
 
 } // namespace
 
-KERNEL(simt_forward_64, SIMT_THREADS, 2, attn_simt_forward, p) { forward<1>(p); }
-KERNEL(simt_forward_128, SIMT_THREADS, 2, attn_simt_forward, p) { forward<2>(p); }
-KERNEL(simt_forward_256, SIMT_THREADS, 1, attn_simt_forward, p) { forward<4>(p); }
-KERNEL(simt_forward_576, SIMT_THREADS, 1, attn_simt_forward, p) { forward<9>(p); }
+// 16 rows, whatever Dv.
+KERNEL(simt_forward_few, SIMT_THREADS, 2, attn_simt_forward, p) { forward<1, 9>(p); }
+// 128 rows.
+KERNEL(simt_forward_64, SIMT_THREADS, 1, attn_simt_forward, p) { forward<8, 1>(p); }
+KERNEL(simt_forward_128, SIMT_THREADS, 1, attn_simt_forward, p) { forward<8, 2>(p); }
+// 64 rows.
+KERNEL(simt_forward_256, SIMT_THREADS, 1, attn_simt_forward, p) { forward<4, 4>(p); }
+KERNEL(simt_forward_576, SIMT_THREADS, 1, attn_simt_forward, p) { forward<4, 9>(p); }
 KERNEL(simt_forward_fold, SIMT_FOLD_THREADS, 1, attn_simt_forward, p) { fold(p); }
 KERNEL(simt_forward_pad, SIMT_FOLD_THREADS, 1, attn_simt_forward, p) { pad(p); }
