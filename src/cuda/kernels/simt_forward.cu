@@ -17,20 +17,9 @@
 //
 // -inf: rows whose scores are all -inf keep m = -inf; exponents are taken against 0, so they add zeros. NaN: passed over by
 // the maximum, not by the sum, so the row becomes NaN. Rows without keys: O = 0, LSE = -inf, unless there is a sink.
-#include "params.h"
-#include "rows.cuh"
+#include "forward.cuh"
 
 namespace {
-
-struct block_of_rows {
-    attn_sequence seq;
-    int64_t b, hkv, row; // the first row
-    int rows;
-    int64_t key, key_end; // of the piece, cut to what any row sees
-    int64_t last_first, first_end;
-    int64_t piece, pieces;
-    int q_kind, k_kind, v_kind, out_kind; // row_kind
-};
 
 // Shared memory. What all threads know of their task lies there too: registers are for sums.
 struct tile {
@@ -40,7 +29,6 @@ struct tile {
     float *k_scale, *v_scale;
     block_of_rows *block;
 };
-static_assert(sizeof(block_of_rows) <= SIMT_BLOCK_BYTES, "room in params.h");
 
 template <int R> struct thread_state {
     float m[R], l[R]; // l: of this thread's keys only
@@ -66,15 +54,6 @@ DEVICE tile carve_shared(int rows)
 DEVICE int lane_x() { return int(thread_index()) & 15; }
 DEVICE int lane_y() { return int(thread_index()) >> 4; }
 
-// e^x for x <= 0, -inf and NaN. ex2 is good to 2 in its last place; what x log2(e) loses by rounding is put back.
-DEVICE float exponential(float x)
-{
-    const float log2e = 1.44269504f, rest = 1.92596299e-8f, ln2 = 0.69314718f;
-    if (x < -104) return 0; // below the smallest subnormal; -inf
-    const float t = x * log2e, low = fmaf(x, log2e, -t) + x * rest, p = exp2_approx(t);
-    return fmaf(p, low * ln2, p);
-}
-
 DEVICE float row_maximum(float x)
 {
 #pragma unroll
@@ -87,35 +66,6 @@ DEVICE float row_total(float x)
 #pragma unroll
     for (int lane = 1; lane < 16; lane *= 2) x += shuffle_xor(x, lane);
     return x;
-}
-
-// False: this task has no rows.
-DEVICE bool find_block(const attn_simt_forward &p, int64_t task, int most_rows, block_of_rows &w)
-{
-    const attn_job &job = p.job;
-    w.piece = task % p.pieces;
-    const int64_t block = p.row_blocks - 1 - task / p.pieces % p.row_blocks; // causal: longest first
-    w.hkv = task / p.pieces / p.row_blocks % job.heads_kv;
-    w.b = task / p.pieces / p.row_blocks / job.heads_kv;
-    w.seq = attn_sequence_of(&job, w.b);
-    const int64_t rows = w.seq.q_len * job.group;
-    w.row = block * most_rows;
-    w.pieces = attn_simt_pieces(&job, w.seq.q_len, w.seq.k_len);
-    if (w.row >= rows || w.piece >= w.pieces) return false;
-    w.rows = int(attn_min(most_rows, rows - w.row));
-    const int64_t keys = attn_simt_piece_keys(&job, w.seq.q_len, w.seq.k_len);
-    int64_t first, end;
-    attn_visible(&job, &w.seq, w.row / job.group, &first, &w.first_end);
-    attn_visible(&job, &w.seq, (w.row + w.rows - 1) / job.group, &w.last_first, &end);
-    w.key = attn_max(first, w.piece * keys);
-    w.key_end = attn_min(attn_min(end, w.seq.k_len), w.piece * keys + keys);
-    w.last_first = attn_max(w.last_first, w.key);
-    w.first_end = attn_min(w.first_end, w.key_end);
-    w.q_kind = row_kind_of(job.q, job.head_dim);
-    w.k_kind = row_kind_of(job.k, job.head_dim);
-    w.v_kind = row_kind_of(job.v, job.head_dim_v);
-    w.out_kind = row_kind_of(job.out, job.head_dim_v);
-    return true;
 }
 
 DEVICE void place_rows(const attn_job &job, const block_of_rows &w, int most_rows, const tile &t)
@@ -151,12 +101,6 @@ DEVICE void place_keys(const attn_job &job, const block_of_rows &w, int64_t key,
     t.v_place[n] = attn_row_offset(&job.v, batch, w.hkv, row);
     t.k_scale[n] = row_scale(job.k, batch, w.hkv, row);
     t.v_scale[n] = row_scale(job.v, batch, w.hkv, row);
-}
-
-DEVICE void load_shared(const float *p, float (&x)[4])
-{
-    const float4 four = load_vector<float4>(p);
-    x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
 }
 
 // A thread's share of elements [d, d + 64) of 16 N rows, on the way to shared memory.
@@ -231,9 +175,9 @@ template <int R, int Unroll> DEVICE void multiply_scores(const tile &t, int colu
     for (int d = 0; d < columns; d += 4) {
         float x[R][4], y[4][4];
 #pragma unroll
-        for (int i = 0; i < R; i++) load_shared(q + 16 * i * SIMT_STRIDE + d, x[i]);
+        for (int i = 0; i < R; i++) load_four_floats(q + 16 * i * SIMT_STRIDE + d, x[i]);
 #pragma unroll
-        for (int j = 0; j < 4; j++) load_shared(k + 16 * j * SIMT_STRIDE + d, y[j]);
+        for (int j = 0; j < 4; j++) load_four_floats(k + 16 * j * SIMT_STRIDE + d, y[j]);
 #pragma unroll
         for (int e = 0; e < 4; e++)
 #pragma unroll
@@ -267,13 +211,6 @@ DEVICE void scores(const attn_job &job, const block_of_rows &w, const tile &t, f
     }
 }
 
-DEVICE float add_bias(const attn_job &job, int64_t b, int64_t h, int64_t i, int64_t j, float s)
-{
-    const int64_t offset = attn_bias_offset(&job.bias, b, h, i, j);
-    if (job.bias.dtype == ATTN_BOOL) return job.bias.data[offset] ? s : -INFINITY;
-    return s + attn_load_float(&job.bias, offset);
-}
-
 template <int R> DEVICE void scale_scores(float scale, float (&s)[R][4])
 {
 #pragma unroll
@@ -298,28 +235,20 @@ template <int R> DEVICE void get_tile(const float *from, float (&s)[R][4])
     for (int n = 0; n < 4 * R; n++) s[n / 4][n % 4] = from[row_of(n) * SIMT_STRIDE + key_of(n)];
 }
 
-// Everything of a score after the scale, in the order of docs/semantics.md section 1. In a loop over shared memory,
+// Everything of a score after the scale. In a loop over shared memory,
 // because a copy of it for each would cost registers that the products need.
 DEVICE void finish_scores(const attn_job &job, const block_of_rows &w, int64_t key, int count, const tile &t)
 {
 #pragma unroll 1
     for (int n = 0; n < count; n++) {
         const int r = row_of(n);
-        const int64_t at = key + key_of(n), row = w.row + r, i = row / job.group;
+        const int64_t at = key + key_of(n), row = w.row + r;
         float *score = t.a + r * SIMT_STRIDE + key_of(n);
         if (at < t.row_first[r] || at >= t.row_end[r]) {
             *score = -INFINITY;
             continue;
         }
-        const int64_t h = w.hkv * job.group + row % job.group;
-        float x = *score;
-        if (job.softcap > 0) x = job.softcap * tanhf(x / job.softcap);
-        if (job.bias.data) x = add_bias(job, w.b, h, i, at, x);
-        if (job.alibi) {
-            const int64_t distance = i + w.seq.diagonal - at;
-            x -= attn_alibi_slope(&job, w.b, h) * float(distance < 0 ? -distance : distance);
-        }
-        *score = x;
+        *score = finish_score(job, w, row, at, *score);
     }
 }
 
@@ -330,8 +259,7 @@ DEVICE void drop(const attn_job &job, const block_of_rows &w, int64_t key, int c
     for (int n = 0; n < count; n++) {
         const int64_t row = w.row + row_of(n);
         float *p = t.a + row_of(n) * SIMT_STRIDE + key_of(n);
-        const bool keep = attn_dropout_keep(&job, seed, w.b, w.hkv * job.group + row % job.group, row / job.group,
-                                            key + key_of(n));
+        const bool keep = keeps(job, w, seed, row, key + key_of(n));
         *p = keep ? *p * job.keep_factor : 0.0f;
     }
 }
@@ -377,9 +305,9 @@ DEVICE void values(const attn_job &job, const block_of_rows &w, const tile &t, c
             for (int key = 0; key < SIMT_KEYS; key += 4) {
                 float x[R][4], y[4][4];
 #pragma unroll
-                for (int i = 0; i < R; i++) load_shared(p + 16 * i * SIMT_STRIDE + key, x[i]);
+                for (int i = 0; i < R; i++) load_four_floats(p + 16 * i * SIMT_STRIDE + key, x[i]);
 #pragma unroll
-                for (int k = 0; k < 4; k++) load_shared(v + (key + k) * SIMT_STRIDE, y[k]);
+                for (int k = 0; k < 4; k++) load_four_floats(v + (key + k) * SIMT_STRIDE, y[k]);
 #pragma unroll
                 for (int k = 0; k < 4; k++)
 #pragma unroll
@@ -393,70 +321,6 @@ DEVICE void values(const attn_job &job, const block_of_rows &w, const tile &t, c
                 for (int e = 0; e < 4; e++) o[n][i][e] = fmaf(o[n][i][e], shrink[i], sum[i][e]);
         }
     }
-}
-
-// Adds the sink; the factor of O, and LSE.
-DEVICE float finish_row(const attn_job &job, int64_t h, float m, float l, float *lse)
-{
-    float largest = m, shrink = 1;
-    if (job.sink) {
-        const float sink = job.sink[h];
-        largest = fmaxf(sink, m);
-        const float base = largest == -INFINITY ? 0 : largest;
-        shrink = exponential(m - base);
-        l = l * shrink + exponential(sink - base);
-    }
-    *lse = l == 0 ? -INFINITY : largest + logf(l);
-    return l == 0 ? 0 : shrink / l;
-}
-
-DEVICE void store_lse(const attn_job &job, const attn_sequence &s, int64_t h, int64_t i, float lse)
-{
-    if (job.lse.data) attn_store_float(&job.lse, attn_row_offset(&job.lse, s.q_batch, h, s.q_row + i), lse);
-}
-
-// m and l of a row to its partial result, or LSE to its place; where O goes and by which factor.
-DEVICE void close_row(const attn_simt_forward &p, const block_of_rows &w, int r, float m, float l, int64_t *offset,
-                      float *factor)
-{
-    const attn_job &job = p.job;
-    const int64_t row = w.row + r, h = w.hkv * job.group + row % job.group, query = row / job.group;
-    if (w.pieces > 1) {
-        const int64_t task = ((w.b * job.heads_kv + w.hkv) * p.row_room + row) * p.pieces + w.piece;
-        float *partial = p.partials + task * (job.head_dim_v + 2);
-        partial[0] = m, partial[1] = l;
-        *offset = task * (job.head_dim_v + 2) + 2;
-        return;
-    }
-    float lse;
-    *factor = finish_row(job, h, m, l, &lse);
-    *offset = attn_row_offset(&job.out, w.seq.q_batch, h, w.seq.q_row + query);
-    store_lse(job, w.seq, h, query, lse);
-}
-
-DEVICE float final_value(float o, float factor) { return factor == 0 ? 0 : o * factor + 0.0f; } // no -0
-
-// Up to four neighbours, from shared memory.
-DEVICE void store_four(const attn_simt_forward &p, const block_of_rows &w, int64_t offset, float factor, int count,
-                       const float *o)
-{
-    const attn_view &out = p.job.out;
-    if (w.pieces > 1 || w.out_kind == ROWS_OTHER) {
-#pragma unroll 1
-        for (int e = 0; e < count; e++) {
-            if (w.pieces > 1) p.partials[offset + e] = o[e];
-            else attn_store_float(&out, offset + e, final_value(o[e], factor));
-        }
-        return;
-    }
-    float x[4];
-    load_shared(o, x);
-#pragma unroll
-    for (int e = 0; e < 4; e++) x[e] = final_value(x[e], factor);
-    if (w.out_kind == ROWS_F32) store_vector(out.data + 4 * offset, float4{x[0], x[1], x[2], x[3]});
-    else if (w.out_kind == ROWS_F16)
-        store_vector(out.data + 2 * offset, uint2{pack_half2(x[0], x[1]), pack_half2(x[2], x[3])});
-    else store_vector(out.data + 2 * offset, uint2{pack_bf16x2(x[0], x[1]), pack_bf16x2(x[2], x[3])});
 }
 
 // Over shared memory, from where a thread takes only what it has put there: one copy of the code serves all chunks.

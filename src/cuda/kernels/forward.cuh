@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the forward kernels share: which rows and keys a block has, everything of a score but the product, and how a row
+// ends. Only sums that round differently may differ between kernels.
+#ifndef ATTN_CUDA_FORWARD_CUH
+#define ATTN_CUDA_FORWARD_CUH
+
+#include "params.h"
+#include "rows.cuh"
+
+struct block_of_rows {
+    attn_sequence seq;
+    int64_t b, hkv, row; // the first row
+    int rows;
+    int64_t key, key_end; // of the piece, cut to what any row sees
+    int64_t last_first, first_end;
+    int64_t piece, pieces;
+    int q_kind, k_kind, v_kind, out_kind; // row_kind
+};
+
+static_assert(sizeof(block_of_rows) <= SIMT_BLOCK_BYTES, "room in params.h");
+
+DEVICE void load_four_floats(const float *p, float (&x)[4])
+{
+    const float4 four = load_vector<float4>(p);
+    x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+}
+
+// False: this task has no rows.
+DEVICE bool find_block(const attn_simt_forward &p, int64_t task, int most_rows, block_of_rows &w)
+{
+    const attn_job &job = p.job;
+    w.piece = task % p.pieces;
+    const int64_t block = p.row_blocks - 1 - task / p.pieces % p.row_blocks; // causal: longest first
+    w.hkv = task / p.pieces / p.row_blocks % job.heads_kv;
+    w.b = task / p.pieces / p.row_blocks / job.heads_kv;
+    w.seq = attn_sequence_of(&job, w.b);
+    const int64_t rows = w.seq.q_len * job.group;
+    w.row = block * most_rows;
+    w.pieces = attn_simt_pieces(&job, w.seq.q_len, w.seq.k_len);
+    if (w.row >= rows || w.piece >= w.pieces) return false;
+    w.rows = int(attn_min(most_rows, rows - w.row));
+    const int64_t keys = attn_simt_piece_keys(&job, w.seq.q_len, w.seq.k_len);
+    int64_t first, end;
+    attn_visible(&job, &w.seq, w.row / job.group, &first, &w.first_end);
+    attn_visible(&job, &w.seq, (w.row + w.rows - 1) / job.group, &w.last_first, &end);
+    w.key = attn_max(first, w.piece * keys);
+    w.key_end = attn_min(attn_min(end, w.seq.k_len), w.piece * keys + keys);
+    w.last_first = attn_max(w.last_first, w.key);
+    w.first_end = attn_min(w.first_end, w.key_end);
+    w.q_kind = row_kind_of(job.q, job.head_dim);
+    w.k_kind = row_kind_of(job.k, job.head_dim);
+    w.v_kind = row_kind_of(job.v, job.head_dim_v);
+    w.out_kind = row_kind_of(job.out, job.head_dim_v);
+    return true;
+}
+
+// e^x for x <= 0, -inf and NaN. ex2 is good to 2 in its last place; what x log2(e) loses by rounding is put back.
+DEVICE float exponential(float x)
+{
+    const float log2e = 1.44269504f, rest = 1.92596299e-8f, ln2 = 0.69314718f;
+    if (x < -104) return 0; // below the smallest subnormal; -inf
+    const float t = x * log2e, low = fmaf(x, log2e, -t) + x * rest, p = exp2_approx(t);
+    return fmaf(p, low * ln2, p);
+}
+
+DEVICE float add_bias(const attn_job &job, int64_t b, int64_t h, int64_t i, int64_t j, float s)
+{
+    const int64_t offset = attn_bias_offset(&job.bias, b, h, i, j);
+    if (job.bias.dtype == ATTN_BOOL) return job.bias.data[offset] ? s : -INFINITY;
+    return s + attn_load_float(&job.bias, offset);
+}
+
+// Everything of a score after the scale but the mask, in the order of docs/semantics.md section 1.
+DEVICE float finish_score(const attn_job &job, const block_of_rows &w, int64_t row, int64_t key, float x)
+{
+    const int64_t i = row / job.group, h = w.hkv * job.group + row % job.group;
+    if (job.softcap > 0) x = job.softcap * tanhf(x / job.softcap);
+    if (job.bias.data) x = add_bias(job, w.b, h, i, key, x);
+    if (job.alibi) {
+        const int64_t distance = i + w.seq.diagonal - key;
+        x -= attn_alibi_slope(&job, w.b, h) * float(distance < 0 ? -distance : distance);
+    }
+    return x;
+}
+
+DEVICE bool keeps(const attn_job &job, const block_of_rows &w, uint64_t seed, int64_t row, int64_t key)
+{
+    return attn_dropout_keep(&job, seed, w.b, w.hkv * job.group + row % job.group, row / job.group, key);
+}
+
+// Adds the sink; the factor of O, and LSE.
+DEVICE float finish_row(const attn_job &job, int64_t h, float m, float l, float *lse)
+{
+    float largest = m, shrink = 1;
+    if (job.sink) {
+        const float sink = job.sink[h];
+        largest = fmaxf(sink, m);
+        const float base = largest == -INFINITY ? 0 : largest;
+        shrink = exponential(m - base);
+        l = l * shrink + exponential(sink - base);
+    }
+    *lse = l == 0 ? -INFINITY : largest + logf(l);
+    return l == 0 ? 0 : shrink / l;
+}
+
+DEVICE void store_lse(const attn_job &job, const attn_sequence &s, int64_t h, int64_t i, float lse)
+{
+    if (job.lse.data) attn_store_float(&job.lse, attn_row_offset(&job.lse, s.q_batch, h, s.q_row + i), lse);
+}
+
+// m and l of a row to its partial result, or LSE to its place; the place of O and its factor.
+DEVICE void close_row(const attn_simt_forward &p, const block_of_rows &w, int r, float m, float l, int64_t *offset,
+                      float *factor)
+{
+    const attn_job &job = p.job;
+    const int64_t row = w.row + r, h = w.hkv * job.group + row % job.group, query = row / job.group;
+    if (w.pieces > 1) {
+        const int64_t task = ((w.b * job.heads_kv + w.hkv) * p.row_room + row) * p.pieces + w.piece;
+        float *partial = p.partials + task * (job.head_dim_v + 2);
+        partial[0] = m, partial[1] = l;
+        *offset = task * (job.head_dim_v + 2) + 2;
+        *factor = 1;
+        return;
+    }
+    float lse;
+    *factor = finish_row(job, h, m, l, &lse);
+    *offset = attn_row_offset(&job.out, w.seq.q_batch, h, w.seq.q_row + query);
+    store_lse(job, w.seq, h, query, lse);
+}
+
+DEVICE float final_value(float o, float factor) { return factor == 0 ? 0 : o * factor + 0.0f; } // no -0
+
+// Up to four neighbours, from shared memory.
+DEVICE void store_four(const attn_simt_forward &p, const block_of_rows &w, int64_t offset, float factor, int count,
+                       const float *o)
+{
+    const attn_view &out = p.job.out;
+    if (w.pieces > 1 || w.out_kind == ROWS_OTHER) {
+#pragma unroll 1
+        for (int e = 0; e < count; e++) {
+            if (w.pieces > 1) p.partials[offset + e] = o[e] * factor;
+            else attn_store_float(&out, offset + e, final_value(o[e], factor));
+        }
+        return;
+    }
+    float x[4];
+    load_four_floats(o, x);
+#pragma unroll
+    for (int e = 0; e < 4; e++) x[e] = final_value(x[e], factor);
+    if (w.out_kind == ROWS_F32) store_vector(out.data + 4 * offset, float4{x[0], x[1], x[2], x[3]});
+    else if (w.out_kind == ROWS_F16)
+        store_vector(out.data + 2 * offset, uint2{pack_half2(x[0], x[1]), pack_half2(x[2], x[3])});
+    else store_vector(out.data + 2 * offset, uint2{pack_bf16x2(x[0], x[1]), pack_bf16x2(x[2], x[3])});
+}
+
+#endif
