@@ -14,7 +14,7 @@ cd "$work" || exit 1
 unset ATTN_FORCE ATTN_CUDA_DRIVER
 . "$here/lib.sh"
 
-for part in values errors outputs check bench pages; do
+for part in values errors outputs check bench bench_gpu pages; do
   . "$here/$part.sh"
 done
 
