@@ -7,14 +7,14 @@ set -u
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 attn=$(realpath "${1:?usage: test_cli.sh ATTN [ROOT]}")
-emulator=${3:+$(realpath "$3")}
+root=${2:+$(realpath "$2")} emulator=${3:+$(realpath "$3")}
 work=$(mktemp -d)
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 cd "$work" || exit 1
 unset ATTN_FORCE ATTN_CUDA_DRIVER
 . "$here/lib.sh"
 
-for part in values errors outputs check bench bench_gpu pages; do
+for part in values errors outputs check bench bench_gpu gpu_check pages; do
   . "$here/$part.sh"
 done
 
