@@ -20,7 +20,7 @@ same 'check: cases' "$(grep '^cases ' <<< "$block")" "cases     quick list, filt
 same 'check: target' "$(grep '^target ' <<< "$block")" \
   'target    cpu/scalar: 7 passed, 0 failed, 0 skipped; kernels merge_cpu'
 same 'check: no times with a filter' "$(grep '^timing ' <<< "$block")" \
-  'timing    none with --filter, and none after --fail-fast has stopped'
+  'timing    none with --filter unless --timings is given, and none after --fail-fast has stopped'
 same 'check: nothing failed' "$(grep -c '^failed ' <<< "$block")" 0
 export ATTN_FORCE=threads=1
 block reference --filter dropout/mask-plain
@@ -28,6 +28,24 @@ unset ATTN_FORCE
 same 'check: what is forced' "$(grep '^set ' <<< "$block" | grep ATTN_)" 'set       ATTN_FORCE=threads=1'
 same 'check: the reference' "$(grep '^target ' <<< "$block")" \
   'target    reference: 1 passed, 0 failed, 0 skipped; kernels dropout_mask_reference'
+
+# times DEVICE KERNEL: of each shape a time, or why there is none; what the time is depends on the machine.
+times() {
+  block "$1" --filter merge/f32 --timings
+  same "check: shapes that are timed on $1" "$(sed -nE 's/^timing    [a-z0-9:]+(\/[a-z0-9]+)?: ([^:]*): .*/\2/p' <<< "$block")" \
+    'prefill f16 (1,8,8,1024,1024,64)
+prefill f16 (1,8,8,1024,1024,128)
+prefill f32 (1,8,8,1024,1024,64)
+prefill f32 (1,8,8,1024,1024,128)
+decode f16 (1,32,8,1,4096,128)'
+  same "check: times on $1" "$(grep '^timing ' <<< "$block" | grep -cE \
+    "\\): ($2, [0-9.e+-]+ ms, [0-9.e+-]+ GFLOP/s, [0-9.e+-]+ GB/s|not timed: too slow: \\([0-9,]+\\) takes [0-9.e+-]+ ms)\$")" 5
+}
+times cpu/scalar forward_scalar
+times reference forward_reference
+good 'check: times as JSON' check --device cpu/scalar --json --filter merge/f32 --timings
+same 'check: times as JSON' "$(grep -oE '"dtype":"f[0-9]+","shape":\[[0-9,]+\],"kernel":"forward_scalar",("ms":[0-9.e+-]+,"not_timed":null|"ms":null,"not_timed":"too slow: )' \
+  stdout | wc -l)" 5
 
 good 'check as JSON' check --device cpu/scalar --json --filter merge/f32
 same 'check as JSON: one line' "$(wc -l < stdout)" 1
@@ -43,6 +61,12 @@ if [ -z "$emulator" ]; then
   skip 'check on a GPU: this build has no emulator'
 else
   export ATTN_CUDA_DRIVER=$emulator
+  good 'info on a GPU' info
+  holds 'info on a GPU' "$(cat stdout)" '  1  cuda:0  emulated sm_70, sm_70, 80 SMs, 1.0 GiB, driver for CUDA 12.8
+'
+  good 'info on a GPU as JSON' info --json
+  holds 'info on a GPU as JSON' "$(cat stdout)" '"memory_bytes":1073741824,"driver":"CUDA 12.8"}]'
+  times cuda/simt forward_simt
   block cuda/simt --filter random/1
   same 'check on a GPU: device' "$(grep '^device ' <<< "$block" | cut -d, -f 1-5)" \
     'device    cuda:0: emulated sm_70, sm_70, 80 SMs, 1.0 GiB, driver for CUDA 12.8'

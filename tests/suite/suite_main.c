@@ -101,7 +101,7 @@ static int run(struct suite *s)
     watch_crashes(1);
     run_sections(s);
     s->seconds = suite_now() - start;
-    if (!s->options->filter && !s->stopped) suite_time(s);
+    if (s->matched && !s->stopped && (!s->options->filter || s->options->timings)) suite_time(s);
     watch_crashes(0);
     int failed = suite_report(s, sections, SECTIONS);
     if (s->matched) return failed != 0;

@@ -129,7 +129,8 @@ static void print_block(const struct suite *s, int sections, const struct suite_
         printf("failed    %s %s: %s\n", s->failures[n].target, s->failures[n].name, s->failures[n].text);
     if (s->failure_count > FAILURES_SHOWN) printf("failed    and %d more\n", s->failure_count - FAILURES_SHOWN);
     for (int n = 0; n < s->timing_count; n++) print_timing(s, &s->timing[n]);
-    if (!s->timing_count) printf("timing    none with --filter, and none after --fail-fast has stopped\n");
+    if (!s->timing_count)
+        printf("timing    none with --filter unless --timings is given, and none after --fail-fast has stopped\n");
     printf("----- report of attn check: to this line -----\n");
 }
 
