@@ -165,15 +165,17 @@ rm -f "$out/row.txt" "$out/row.err"
 # ---- does it touch what it should not? ---------------------------------------------------------------------------
 
 step "compute-sanitizer"
+# What it says where it cannot work at all.
+cannot='Unable to find injection library|Device not supported|No attachable process|not found on the system'
 # sanitize TOOL FILTER: a sample of the cases. They provoke errors of the API, which are no finding.
 sanitize()
 {
   local status=0
-  compute-sanitizer --tool "$1" --report-api-errors no --error-exitcode 99 \
+  timeout 900 compute-sanitizer --tool "$1" --report-api-errors no --error-exitcode 99 \
     "$attn" check --quick --device "cuda:$device" --filter "$2" > "$out/$1.txt" 2>&1 || status=$?
   grep -E 'ERROR SUMMARY|RACECHECK SUMMARY| passed, ' "$out/$1.txt" | sed "s/^/$1: /" || true
-  if grep -E 'Device not supported|No attachable process|not found on the system' "$out/$1.txt" >/dev/null; then
-    echo "SKIP: $1: $(grep -m 1 -E 'Device not supported|No attachable process|not found on the system' "$out/$1.txt")"
+  if grep -E "$cannot" "$out/$1.txt" >/dev/null; then
+    echo "SKIP: $1: $(grep -m 1 -E "$cannot" "$out/$1.txt")"
   else
     note $status "compute-sanitizer $1"
   fi
