@@ -37,11 +37,33 @@ function(attn_find_nvcc)
     endforeach()
   endforeach()
   if(unserved AND commands)
-    message(WARNING "No nvcc of ${commands} knows ${unserved}: the library will have no code for these GPUs")
+    attn_explain_unserved("${commands}" "${unserved}" "${served}")
   elseif(unserved)
     message(STATUS "No nvcc: the library will hold no GPU code (Debian: nvidia-cuda-toolkit)")
   endif()
   set(ATTN_CUDA_SERVED ${served} PARENT_SCOPE)
+endfunction()
+
+# Says which GPUs are left out, and why.
+function(attn_explain_unserved commands unserved served)
+  list(TRANSFORM unserved PREPEND "sm_")
+  list(TRANSFORM served PREPEND "sm_")
+  list(JOIN unserved ", " unserved_text)
+  list(JOIN served ", " served_text)
+  set(text "No code for ${unserved_text} (the build has: ${served_text}). None of these compilers knows it:")
+  foreach(command IN LISTS commands)
+    attn_nvcc_command(run ${command})
+    execute_process(COMMAND ${run} --version OUTPUT_VARIABLE version ERROR_QUIET)
+    string(REGEX MATCH "release [0-9.]+" version "${version}")
+    string(APPEND text "\n  ${command} (${version})")
+  endforeach()
+  if("sm_70" IN_LIST unserved)
+    string(APPEND text "\nCUDA 13 has dropped all GPUs before sm_75, the V100 (sm_70) among them; CUDA 11 and 12 know them. "
+      "On such a GPU this build will answer UNSUPPORTED: newer code does not run on older GPUs. "
+      "Debian's nvidia-cuda-toolkit is CUDA 11.8 or 12; it may be installed beside this one (tools/setup.sh), "
+      "or ATTN_NVCC names another.")
+  endif()
+  message(WARNING "${text}")
 endfunction()
 
 # nvcc finds its parts through PATH, where another toolkit's may stand before them.

@@ -119,6 +119,7 @@ typedef struct attn_device_info {
     uint64_t memory_bytes; /* of the machine or the card                                         */
     char name[64];
     char arch[32];         /* the best level the device can run: "scalar", "avx2", "sm_70"       */
+    char driver[32];       /* GPUs: the CUDA version that the driver is for, "CUDA 12.8"; else "" */
 } attn_device_info;
 
 ATTN_API attn_status attn_device_count(int32_t *count);

@@ -43,6 +43,7 @@ enum { BENCH_BLOCKS_MAX = 8 };
 struct bench_run {
     const struct bench_options *options;
     attn_context *context;
+    attn_context *host; /* fills the tensors of a GPU; NULL: the case is in host memory, `context` fills */
     struct bench_peak *peak;
     const struct bench_case *c;
     double memory_bytes; /* what a case may take */
@@ -61,9 +62,10 @@ struct bench_run {
     double share;           /* of what the accuracy rule permits, at its worst */
     char wrong[BENCH_TEXT]; /* what is wrong, in words */
 
-    int64_t repeats;
-    double median, least; /* seconds; NaN: was not timed */
-    double fma, read;     /* ceilings beside it, GFLOP/s and GB/s; 0: none is known */
+    int64_t repeats, batch; /* times measured; calls in each */
+    double median, least;   /* seconds of a call; NaN: was not timed */
+    double waited;          /* GPU: median of calls that are waited for one by one; else NaN */
+    double fma, read;       /* ceilings beside it, GFLOP/s and GB/s; 0: none is known */
 };
 
 /* Bytes that this process may still take. */
@@ -73,9 +75,13 @@ int bench_open(struct bench_run *run);
 void bench_close(struct bench_run *run);
 /* Rows [first, first + rows) of one head as a tensor of its own, [1, 1, rows, D]. */
 attn_tensor bench_rows(const attn_tensor *t, int64_t b, int64_t h, int64_t first, int64_t rows);
+/* The index of the GPU that --device names, as in attn_device_get; 0: none. */
+int32_t bench_gpu(const struct bench_options *options);
 
-/* One call, timed. */
-int bench_call(struct bench_run *run, double *seconds);
+/* So many calls and, on a GPU, one wait behind them; the seconds that one took. */
+int bench_call(struct bench_run *run, int64_t calls, double *seconds);
+/* How many calls make one measured time: 1, on a GPU as many as fill a few ms. */
+int bench_choose_batch(struct bench_run *run);
 /* Compares some rows of the output of the last call with the reference. */
 int bench_verify(struct bench_run *run);
 /* Seconds for each ceiling and for warming up. */

@@ -27,8 +27,10 @@ int bench_print_header(const struct bench_run *run)
     attn_status status = attn_device_get(run->plan.device, &info);
     if (status != ATTN_OK) return cli_fail_library(status, NULL);
     int cuda = run->plan.backend == ATTN_BACKEND_CUDA;
-    printf("machine   %s, %d %s, %.1f GiB\n", info.name, (int)info.units, cuda ? "SMs" : "cores",
+    printf("machine   %s, %d %s, %.1f GiB", info.name, (int)info.units, cuda ? "SMs" : "cores",
            (double)info.memory_bytes / 0x1p30);
+    if (info.driver[0]) printf(", driver for %s", info.driver);
+    putchar('\n');
     printf("build     %s\n", attn_build_info());
     if (!cuda) print_ceilings(run);
     return CLI_OK;
@@ -45,8 +47,10 @@ static void print_group(const attn_plan *plan)
 {
     printf("\nforward on %s: kernel %s (%s)", cli_backend_name(plan->backend), plan->kernel, plan->isa);
     if (plan->threads) printf(", %d thread%s", (int)plan->threads, plan->threads == 1 ? "" : "s");
+    int cuda = plan->backend == ATTN_BACKEND_CUDA;
     printf("\n%-24s %-5s %-8s %-6s %10s %10s %9s %8s %6s  %-15s %s\n", "B,HQ,HKV,SQ,SK,D[,DV]", "type", "k and v",
-           "mask", "median ms", "min ms", "GFLOP/s", "GB/s", "share", "of ceiling", "check");
+           "mask", "median ms", "min ms", "GFLOP/s", "GB/s", cuda ? "batch" : "share",
+           cuda ? "waited ms" : "of ceiling", "check");
 }
 
 /* With four digits, but no exponent. */
@@ -68,6 +72,10 @@ void bench_print_row(const struct bench_run *run, const struct bench_run *before
     if (ceiling.kind && isfinite(run->median)) {
         snprintf(share, sizeof share, "%.1f%%", 100 * ceiling.floor / run->median);
         snprintf(of, sizeof of, "%s %s", number(ceiling.value, a), ceiling.unit);
+    }
+    if (run->host && isfinite(run->median)) {
+        snprintf(share, sizeof share, "%" PRId64, run->batch);
+        snprintf(of, sizeof of, "%s", number(1e3 * run->waited, a));
     }
     if (run->verified == BENCH_WRONG) strcpy(check, "WRONG");
     if (run->verified == BENCH_VERIFIED) snprintf(check, sizeof check, "%.2f", run->share);
@@ -122,6 +130,8 @@ void bench_json_row(struct cli_json *json, const struct bench_run *run)
     cli_json_int(json, "repeats", run->repeats);
     cli_json_real(json, "median_ms", 1e3 * run->median);
     cli_json_real(json, "min_ms", 1e3 * run->least);
+    cli_json_int(json, "batch", run->batch);
+    cli_json_real(json, "waited_ms", 1e3 * run->waited);
     cli_json_real(json, "tflops", 1e-12 * run->flops / run->median);
     cli_json_real(json, "gbps", 1e-9 * run->bytes / run->median);
     cli_json_real(json, "fraction_of_peak", ceiling.floor / run->median);

@@ -5,6 +5,7 @@
 
 #include "json.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,17 +23,20 @@ static int answer(const char *key, double value)
 static int step_run(struct bench_run *run)
 {
     double seconds;
-    int status = bench_call(run, &seconds);
+    int status = run->batch ? CLI_OK : bench_choose_batch(run);
+    if (!status) status = bench_call(run, run->batch, &seconds);
     return status ? status : answer("ms", 1e3 * seconds);
 }
 
 static int step_fma(struct bench_run *run)
 {
+    if (run->host) return answer("value", NAN); /* none is known of a GPU */
     return answer("value", bench_peak_fma(run->plan.isa, run->plan.threads, PEAK));
 }
 
 static int step_read(struct bench_run *run)
 {
+    if (run->host) return answer("value", NAN);
     double value = bench_peak_read(run->peak, run->plan.threads, PEAK);
     return value > 0 ? answer("value", value) : cli_fail(CLI_CANNOT, "out of memory for the ceiling of reading");
 }

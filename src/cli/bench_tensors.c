@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The tensors of a case, filled with standard normal numbers that depend on nothing but their place; its workspace; and
- * how much work it is. */
+ * how much work it is. With --device cuda they lie in the GPU's memory, and pieces that the CPU fills are copied there. */
 #include "bench.h"
 
 #include "npy.h"
@@ -37,10 +37,18 @@ double bench_available_bytes(void)
     return limit > 0 && limit < free_bytes ? limit : free_bytes;
 }
 
+int32_t bench_gpu(const struct bench_options *options)
+{
+    return options->backend == ATTN_BACKEND_CUDA ? 1 + options->ordinal : 0;
+}
+
 static int fail_memory(const struct bench_run *run, double bytes)
 {
     char text[BENCH_TEXT];
     bench_case_text(run->c, text);
+    if (run->host && bytes <= run->memory_bytes) /* others hold some of it */
+        return cli_fail(CLI_CANNOT, "--shape %s: out of memory: it takes %.3g GB: %s", text, 1e-9 * bytes,
+                        attn_last_error());
     return cli_fail(CLI_CANNOT, "--shape %s: out of memory: it takes %.3g GB, there are %.3g", text, 1e-9 * bytes,
                     1e-9 * run->memory_bytes);
 }
@@ -50,7 +58,9 @@ static int take(struct bench_run *run, double bytes, void **block)
 {
     run->taken_bytes += bytes;
     if (run->taken_bytes > run->memory_bytes) return fail_memory(run, run->taken_bytes);
-    *block = cli_npy_alloc((size_t)bytes);
+    int32_t gpu = bench_gpu(run->options);
+    if (!gpu) *block = cli_npy_alloc((size_t)bytes);
+    else if (attn_malloc(run->context, gpu, (size_t)bytes, block) != ATTN_OK) *block = NULL;
     if (!*block) return fail_memory(run, run->taken_bytes);
     run->blocks[run->block_count++] = *block;
     return CLI_OK;
@@ -88,48 +98,79 @@ attn_tensor bench_rows(const attn_tensor *t, int64_t b, int64_t h, int64_t first
 /* ---- numbers ---------------------------------------------------------------------------------------------------- */
 
 struct filling {
-    attn_context *context;
+    struct bench_run *run;
     attn_tensor *tensor;
     int number;         /* of the tensor, for its numbers */
     atomic_int failure; /* a status */
 };
 
-/* One head, the way a cache is filled: by appending to it. */
-static attn_status fill_head(const struct filling *f, int64_t b, int64_t h, float *x)
+/* Memory of a task, for a piece of FILL_ROWS rows: the numbers, and on the way to a GPU what they become. */
+struct piece {
+    float *x, *scale;
+    void *data;
+};
+
+/* The way a cache is filled: by appending to it. */
+static attn_status append(attn_context *context, attn_tensor rows, float *x)
 {
-    attn_tensor head = bench_rows(f->tensor, b, h, 0, f->tensor->shape[2]);
-    int64_t tokens = head.shape[2], columns = head.shape[3];
+    const int32_t used = 0;
     attn_append append = ATTN_APPEND_INIT;
-    append.k_cache = head;
-    append.flags = head.scale ? ATTN_APPEND_SET_SCALE : 0u;
-    for (int64_t first = 0, rows; first < tokens; first += rows) {
-        int32_t used = (int32_t)first;
+    append.k_cache = rows;
+    append.flags = rows.scale ? ATTN_APPEND_SET_SCALE : 0u;
+    append.k_new = attn_bhsd(x, ATTN_F32, 1, 1, rows.shape[2], rows.shape[3]);
+    append.cache_len.used = &used;
+    return attn_kv_append(context, &append, NULL);
+}
+
+/* Rows of one head, which lie without a gap. */
+static attn_status fill_on_gpu(const struct bench_run *run, const attn_tensor *rows, const struct piece *piece)
+{
+    attn_tensor here = *rows;
+    size_t bytes = attn_dtype_bytes((attn_dtype)rows->dtype, rows->shape[2] * rows->shape[3]);
+    here.data = piece->data;
+    here.scale = rows->scale ? piece->scale : NULL;
+    attn_status status = append(run->host, here, piece->x);
+    if (status == ATTN_OK) status = attn_upload(run->context, rows->data, piece->data, bytes, NULL);
+    if (status == ATTN_OK && rows->scale)
+        status = attn_upload(run->context, rows->scale, piece->scale, (size_t)rows->shape[2] * sizeof(float), NULL);
+    return status;
+}
+
+static attn_status fill_head(const struct filling *f, int64_t b, int64_t h, const struct piece *piece)
+{
+    int64_t tokens = f->tensor->shape[2], columns = f->tensor->shape[3];
+    attn_status status = ATTN_OK;
+    for (int64_t first = 0, rows; first < tokens && status == ATTN_OK; first += rows) {
         rows = tokens - first < FILL_ROWS ? tokens - first : FILL_ROWS;
         for (int64_t r = 0; r < rows; r++)
-            suite_fill_row((struct suite_fill){FILL_NORMAL, 1}, SEED, f->number, b, h, first + r, x + r * columns,
-                           columns);
-        append.k_new = attn_bhsd(x, ATTN_F32, 1, 1, rows, columns);
-        append.cache_len.used = &used;
-        attn_status status = attn_kv_append(f->context, &append, NULL);
-        if (status != ATTN_OK) return status;
+            suite_fill_row((struct suite_fill){FILL_NORMAL, 1}, SEED, f->number, b, h, first + r,
+                           piece->x + r * columns, columns);
+        attn_tensor part = bench_rows(f->tensor, b, h, first, rows);
+        status = f->run->host ? fill_on_gpu(f->run, &part, piece) : append(f->run->context, part, piece->x);
     }
-    return ATTN_OK;
+    return status;
 }
 
 static void fill_task(void *arg, int64_t n)
 {
     struct filling *f = arg;
     int64_t heads = f->tensor->shape[1];
-    float *x = malloc((size_t)(FILL_ROWS * f->tensor->shape[3]) * sizeof *x);
-    attn_status status = x ? fill_head(f, n / heads, n % heads, x) : ATTN_OUT_OF_MEMORY;
-    free(x);
+    size_t count = (size_t)(FILL_ROWS * f->tensor->shape[3]);
+    struct piece piece = {.x = malloc(count * sizeof *piece.x),
+                          .scale = malloc(FILL_ROWS * sizeof *piece.scale),
+                          .data = malloc(count * sizeof *piece.x)}; /* no type is larger */
+    int there = piece.x && piece.scale && piece.data;
+    attn_status status = there ? fill_head(f, n / heads, n % heads, &piece) : ATTN_OUT_OF_MEMORY;
+    free(piece.x);
+    free(piece.scale);
+    free(piece.data);
     if (status != ATTN_OK) atomic_store(&f->failure, (int)status);
 }
 
 /* On threads that are gone afterwards; so heads also come to lie in the memories of several processors. */
 static int fill(struct bench_run *run, attn_tensor *tensor, int number)
 {
-    struct filling f = {.context = run->context, .tensor = tensor, .number = number};
+    struct filling f = {.run = run, .tensor = tensor, .number = number};
     int64_t heads = tensor->shape[0] * tensor->shape[1];
     atomic_init(&f.failure, ATTN_OK);
     suite_parallel(heads, (double)heads * (double)tensor->shape[2] * (double)tensor->shape[3], fill_task, &f);
@@ -165,7 +206,8 @@ static double kv_bytes(const struct bench_case *c, const attn_problem *p)
 static double verification_bytes(const struct bench_run *run)
 {
     const struct cli_shape *s = &run->c->shape;
-    return run->options->no_verify ? 0 : 12.0 * (double)s->seq_k * (double)(s->head_dim + s->head_dim_v + 4);
+    return run->options->no_verify || run->host ? 0
+                                                : 12.0 * (double)s->seq_k * (double)(s->head_dim + s->head_dim_v + 4);
 }
 
 static int new_tensors(struct bench_run *run)
@@ -218,6 +260,9 @@ int bench_open(struct bench_run *run)
 
 void bench_close(struct bench_run *run)
 {
-    for (int n = 0; n < run->block_count; n++) free(run->blocks[n]);
+    for (int n = 0; n < run->block_count; n++) {
+        if (run->host) attn_free(run->context, run->blocks[n]);
+        else free(run->blocks[n]);
+    }
     run->block_count = 0;
 }

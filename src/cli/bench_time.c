@@ -8,16 +8,34 @@
 #include <stdlib.h>
 
 #define BUDGET 1.5 /* also on the help page */
+#define BATCH 0.01 /* seconds of calls between two waits */
 #define ASIDE 0.1  /* seconds for each ceiling and for warming up, less where the budget is smaller */
 
-enum { REPEATS_MIN = 3, REPEATS_MAX = 100000 };
+enum { REPEATS_MIN = 3, REPEATS_MAX = 100000, BATCH_MAX = 1000, WAITED = 5 };
 
-int bench_call(struct bench_run *run, double *seconds)
+/* Calls on a GPU return when they are on the default stream, calls on the CPU with the result. */
+int bench_call(struct bench_run *run, int64_t calls, double *seconds)
 {
     double start = cli_now();
-    attn_status status = attn_forward(run->context, &run->problem, &run->exec);
-    *seconds = cli_now() - start;
+    attn_status status = ATTN_OK;
+    for (int64_t n = 0; n < calls && status == ATTN_OK; n++)
+        status = attn_forward(run->context, &run->problem, &run->exec);
+    if (status == ATTN_OK && run->host) status = attn_sync(run->context, NULL);
+    *seconds = (cli_now() - start) / (double)calls;
     return status == ATTN_OK ? CLI_OK : cli_fail_library(status, "attn_forward");
+}
+
+int bench_choose_batch(struct bench_run *run)
+{
+    double waited[WAITED];
+    int status = CLI_OK;
+    run->batch = 1;
+    if (!run->host) return CLI_OK;
+    for (int n = 0; n < WAITED && !status; n++) status = bench_call(run, 1, &waited[n]);
+    if (status) return status;
+    run->waited = cli_median(waited, WAITED);
+    run->batch = (int64_t)fmin(fmax(BATCH / run->waited, 1), BATCH_MAX);
+    return CLI_OK;
 }
 
 static double budget(const struct bench_options *o) { return o->seconds < 0 ? BUDGET : (double)o->seconds; }
@@ -29,7 +47,7 @@ static int warm_up(struct bench_run *run)
 {
     double spent = run->first, seconds;
     while (spent < bench_aside(run->options)) {
-        int status = bench_call(run, &seconds);
+        int status = bench_call(run, 1, &seconds);
         if (status) return status;
         spent += seconds;
     }
@@ -41,9 +59,9 @@ static int time_calls(struct bench_run *run, double *times, int64_t most)
     double spent = 0;
     int64_t n = 0;
     while (n < most && (run->options->repeat || n < REPEATS_MIN || spent < budget(run->options))) {
-        int status = bench_call(run, &times[n]);
+        int status = bench_call(run, run->batch, &times[n]);
         if (status) return status;
-        spent += times[n++];
+        spent += times[n++] * (double)run->batch;
     }
     run->repeats = n;
     run->median = cli_median(times, n);
@@ -68,6 +86,7 @@ int bench_measure(struct bench_run *run)
     if (!times) return cli_fail(CLI_CANNOT, "--repeat: out of memory");
     int status = measure_ceilings(run);
     if (!status) status = warm_up(run);
+    if (!status) status = bench_choose_batch(run);
     if (!status) status = time_calls(run, times, most);
     free(times);
     return status;

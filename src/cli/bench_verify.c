@@ -44,6 +44,26 @@ static void note(struct bench_run *run, const struct run_verdict *v, int64_t b, 
              first + rows - 1, why);
 }
 
+/* The rows for the judge, copied into memory of the job where they lie on a GPU. Rows of the first columns of K (V of
+ * --v-in-k) bring the columns between them. */
+static int fetch_rows(struct bench_run *run, struct run_job *job, const attn_tensor *t, int64_t b, int64_t h,
+                      int64_t first, int64_t rows, attn_tensor *part)
+{
+    *part = bench_rows(t, b, h, first, rows);
+    if (!run->host) return CLI_OK;
+    void *data = NULL, *scale = NULL;
+    int64_t elements = rows ? (rows - 1) * t->stride[2] + t->shape[3] : 0;
+    size_t bytes = attn_dtype_bytes((attn_dtype)t->dtype, elements), scale_bytes = (size_t)rows * sizeof(float);
+    int status = run_alloc(job, bytes, &data);
+    if (!status && part->scale) status = run_alloc(job, scale_bytes, &scale);
+    if (status) return status;
+    attn_status copied = attn_download(run->context, data, part->data, bytes, NULL);
+    if (copied == ATTN_OK && scale) copied = attn_download(run->context, scale, part->scale, scale_bytes, NULL);
+    part->data = data;
+    part->scale = scale;
+    return copied == ATTN_OK ? CLI_OK : cli_fail_library(copied, "attn_download");
+}
+
 static int verify_window(struct bench_run *run, int64_t b, int64_t h, int64_t first, int64_t rows)
 {
     const struct cli_shape *s = &run->c->shape;
@@ -52,13 +72,13 @@ static int verify_window(struct bench_run *run, int64_t b, int64_t h, int64_t fi
     const struct run_options options = {.threads = run->options->threads};
     struct run_job job = {.options = &options, .problem = ATTN_PROBLEM_INIT, .rank = 4};
     job.shape = (struct cli_shape){1, 1, 1, rows, s->seq_k, s->head_dim, s->head_dim_v};
-    job.problem.q = bench_rows(&p->q, b, h, first, rows);
-    job.problem.k = bench_rows(&p->k, b, hkv, 0, s->seq_k);
-    job.problem.v = bench_rows(&p->v, b, hkv, 0, s->seq_k);
+    int status = fetch_rows(run, &job, &p->q, b, h, first, rows, &job.problem.q);
+    if (!status) status = fetch_rows(run, &job, &p->k, b, hkv, 0, s->seq_k, &job.problem.k);
+    if (!status) status = fetch_rows(run, &job, &p->v, b, hkv, 0, s->seq_k, &job.problem.v);
+    if (!status) status = fetch_rows(run, &job, &p->out, b, h, first, rows, &job.results[RUN_OUT].tensor);
     job.problem.mask = p->mask | ATTN_DIAGONAL;
     job.problem.diagonal = s->seq_k - s->seq_q + first;
-    job.results[RUN_OUT].tensor = bench_rows(&p->out, b, h, first, rows);
-    int status = run_check(&job);
+    if (!status) status = run_check(&job);
     if (!status) note(run, &job.verdicts[0], b, h, first, rows);
     for (int n = 0; n < job.block_count; n++) free(job.blocks[n]);
     return status;

@@ -32,7 +32,7 @@ static const char help[] = "Usage: attn bench [OPTIONS]\n"
                            "  --seconds S     Time for the calls of a case, default 1.5; at least 3 are\n"
                            "                  made. Warming up and ceilings take a fifth of it more, and\n"
                            "                  no more than 0.3 s\n"
-                           "  --repeat N      Exactly N calls instead\n"
+                           "  --repeat N      Exactly N calls instead (on a GPU N batches, see below)\n"
                            "  --no-verify     Do not compare\n"
                            "  --json          Print JSON\n"
                            "  --steps         Measure at the word of a script, see below\n"
@@ -49,18 +49,29 @@ static const char help[] = "Usage: attn bench [OPTIONS]\n"
                            "The ceiling reads huge pages where the system has them; the arrays of the case\n"
                            "lie where any program's do.\n"
                            "\n"
+                           "On a GPU (--device cuda) all arrays lie in its memory. Calls are put on the\n"
+                           "default stream in batches that take about 10 ms, or are one call where that is\n"
+                           "more; the program waits for each batch, and the time of a batch, divided by its\n"
+                           "calls, is one of those that median and least are taken of. So starting a call\n"
+                           "counts only as far as it takes longer than the call before it. waited ms is the\n"
+                           "median of five calls that are waited for one by one, as a program sees it that\n"
+                           "needs each result at once. The same arrays are used in each call: what fits\n"
+                           "into the GPU's cache is read from there. No ceiling of a GPU is known here.\n"
+                           "\n"
                            "JSON is an array of {\"op\", \"device\", \"kernel\", \"isa\", \"dtype\", \"kv_dtype\",\n"
                            "\"shape\": {\"batch\", \"heads_q\", \"heads_kv\", \"seq_q\", \"seq_k\", \"head_dim\",\n"
                            "\"head_dim_v\"}, \"causal\", \"v_in_k\", \"threads\", \"flops\", \"bytes\", \"repeats\",\n"
-                           "\"median_ms\", \"min_ms\", \"tflops\", \"gbps\", \"fraction_of_peak\",\n"
-                           "\"peak\": {\"kind\", \"value\"}, \"verified\"}. verified is null with --no-verify, peak\n"
-                           "is null where no ceiling is known, times are null where the result was wrong.\n"
+                           "\"median_ms\", \"min_ms\", \"batch\", \"waited_ms\", \"tflops\", \"gbps\",\n"
+                           "\"fraction_of_peak\", \"peak\": {\"kind\", \"value\"}, \"verified\"}. verified is null\n"
+                           "with --no-verify, peak is null where no ceiling is known, waited_ms on the CPU,\n"
+                           "times are null where the result was wrong.\n"
                            "\n"
                            "--steps is for one --shape and compares with other programs: their measurements\n"
                            "can be taken in turn, so that all see the same drift of the machine. It prints\n"
                            "the case as one line of JSON without times, then answers each line it reads:\n"
-                           "  run             one call: {\"ms\": X}\n"
-                           "  fma, read       that ceiling, for 0.15 s: {\"value\": X} in GFLOP/s or GB/s\n"
+                           "  run             one call, on a GPU a batch: {\"ms\": X}, the time of one call\n"
+                           "  fma, read       that ceiling, for 0.15 s: {\"value\": X} in GFLOP/s or GB/s,\n"
+                           "                  null on a GPU\n"
                            "  quit            ends, as the end of the input does\n"
                            "Set OMP_WAIT_POLICY=passive for it, or OpenMP's threads spin for a while after\n"
                            "each answer and disturb the others.\n"
@@ -69,7 +80,8 @@ static const char help[] = "Usage: attn bench [OPTIONS]\n"
                            "\n"
                            "Examples:\n"
                            "  attn bench --shape 1,32,8,4096,4096,128 --causal --dtype f16\n"
-                           "  attn bench --suite decode --kv-dtype q8_0 --json\n";
+                           "  attn bench --suite decode --kv-dtype q8_0 --json\n"
+                           "  attn bench --device cuda --shape 1,32,8,1,4096,128 --dtype f16\n";
 
 static int check_use(const struct bench_options *o)
 {
@@ -110,6 +122,26 @@ static int parse_options(int argc, char **argv, struct bench_options *o)
     if (words) return cli_fail(CLI_BAD_INPUT, "bench takes no file; got '%s'", argv[0]);
     status = check_use(o);
     return status ? status : cli_parse_device("--device", device, &o->backend, &o->ordinal);
+}
+
+/* What a case may take where it lies: host memory that is left, besides that of the ceilings, or a GPU's. */
+static int memory_of(const struct bench_options *o, double *bytes)
+{
+    attn_device_info info = {.struct_size = sizeof info};
+    if (!bench_gpu(o)) return CLI_OK;
+    attn_status status = attn_device_get(bench_gpu(o), &info);
+    *bytes = (double)info.memory_bytes;
+    return status == ATTN_OK ? CLI_OK : cli_fail_library(status, NULL);
+}
+
+/* The CPU makes the numbers of a GPU's tensors. */
+static int create_host(const struct bench_options *o, attn_context **context)
+{
+    attn_config config = ATTN_CONFIG_INIT;
+    config.backend = ATTN_BACKEND_CPU;
+    if (!bench_gpu(o)) return CLI_OK;
+    attn_status status = attn_create(&config, context);
+    return status == ATTN_OK ? CLI_OK : cli_fail_library(status, NULL);
 }
 
 static int create_context(const struct bench_options *o, attn_context **context)
@@ -153,7 +185,7 @@ static int run_case(struct bench *bench)
     struct bench_run *run = &bench->run;
     int status = bench_open(run);
     if (!status && !bench->rows && !run->options->json && !run->options->steps) status = bench_print_header(run);
-    if (!status) status = bench_call(run, &run->first);
+    if (!status) status = bench_call(run, 1, &run->first);
     if (!status && !run->options->no_verify) status = bench_verify(run);
     if (!status && run->options->steps) return bench_steps(run);
     if (!status && run->verified != BENCH_WRONG) status = bench_measure(run);
@@ -178,25 +210,31 @@ static int cmd_bench(int argc, char **argv)
     int status = parse_options(argc, argv, &options);
     if (!status) status = bench_list_cases(&options, cases, &count);
     if (status) return status;
-    attn_context *context = NULL;
+    attn_context *context = NULL, *host = NULL;
     double available = bench_available_bytes();
     struct bench_peak peak = {.limit_bytes = fmin(available / 8, 0x1p32)};
     static struct bench bench;
     bench.json.file = stdout;
+    double memory = available - peak.limit_bytes;
     status = create_context(&options, &context);
+    if (!status) status = create_host(&options, &host);
+    if (!status) status = memory_of(&options, &memory);
     for (int n = 0; n < count && !status; n++) {
         bench.run = (struct bench_run){.options = &options,
                                        .context = context,
+                                       .host = host,
                                        .peak = &peak,
                                        .c = &cases[n],
-                                       .memory_bytes = available - peak.limit_bytes,
+                                       .memory_bytes = memory,
                                        .median = NAN,
-                                       .least = NAN};
+                                       .least = NAN,
+                                       .waited = NAN};
         status = run_case(&bench);
         bench_close(&bench.run);
     }
     if (options.json && bench.rows) cli_json_close(&bench.json, ']');
     bench_peak_free(&peak);
+    attn_destroy(host);
     attn_destroy(context);
     return status ? status : fail_wrong(&bench, count);
 }

@@ -13,14 +13,22 @@ static const char help[] = "Usage: attn check [OPTIONS]\n"
                            "the float64 reference, and those of a GPU with the CPU too. Prints a line for\n"
                            "each case that fails and a summary. The first thing to run on a new machine.\n"
                            "\n"
+                           "It ends with a block between two lines of dashes, to be pasted into a report:\n"
+                           "version and build, each device with its driver, the kernels that were used,\n"
+                           "counts, the first failures, and times of a few shapes. A shape takes a third of\n"
+                           "a second or is left out, with the reason. A report of a GPU that nobody has\n"
+                           "tried yet is welcome also when all is well.\n"
+                           "\n"
                            "  --device D    cpu, cuda, cuda:N or reference; auto (default) is every device\n"
-                           "                of this machine; cpu/LEVEL is one instruction set level\n"
+                           "                of this machine; cpu/LEVEL is one instruction set level,\n"
+                           "                cuda/FAMILY or cuda:N/FAMILY one family of kernels\n"
                            "  --quick       A selection that takes a minute or two (default)\n"
                            "  --full        Every case\n"
                            "  --filter S    Only cases whose name contains S\n"
+                           "  --timings     Time the shapes of the block also with --filter\n"
                            "  --fail-fast   Stop after the first case that fails\n"
                            "  --verbose     Print every case\n"
-                           "  --json        Print JSON\n"
+                           "  --json        Print JSON, with what the block has\n"
                            "  --help        Show this page\n"
                            "\n"
                            "Exit status: 0 all cases passed, 1 a case failed, 3 this machine cannot.\n"
@@ -44,12 +52,13 @@ static int check_device(const char *device)
 static int cmd_check(int argc, char **argv)
 {
     const char *device = "auto", *filter = NULL;
-    int quick = 0, full = 0, json = 0, verbose = 0, fail_fast = 0, words;
+    int quick = 0, full = 0, json = 0, verbose = 0, fail_fast = 0, timings = 0, words;
     const struct cli_option table[] = {
         {.name = "--device", .kind = CLI_TEXT, .target = &device},
         {.name = "--filter", .kind = CLI_TEXT, .target = &filter},
         {.name = "--quick", .kind = CLI_FLAG, .target = &quick},
         {.name = "--full", .kind = CLI_FLAG, .target = &full},
+        {.name = "--timings", .kind = CLI_FLAG, .target = &timings},
         {.name = "--fail-fast", .kind = CLI_FLAG, .target = &fail_fast},
         {.name = "--json", .kind = CLI_FLAG, .target = &json},
         {.name = "--verbose", .kind = CLI_FLAG, .target = &verbose},
@@ -65,6 +74,7 @@ static int cmd_check(int argc, char **argv)
                                          .filter = filter,
                                          .json = json,
                                          .fail_fast = fail_fast,
+                                         .timings = timings,
                                          .verbose = verbose};
     return attn_suite_main(&options);
 }

@@ -108,8 +108,10 @@ static void print_device(int index, const attn_device_info *device)
 {
     printf("  %d  %s", index, cli_backend_name(device->backend));
     if (device->backend == ATTN_BACKEND_CUDA) printf(":%d", (int)device->ordinal);
-    printf("  %s, %s, %d %s, %.1f GiB\n", device->name, device->arch, (int)device->units,
+    printf("  %s, %s, %d %s, %.1f GiB", device->name, device->arch, (int)device->units,
            device->backend == ATTN_BACKEND_CUDA ? "SMs" : "cores", (double)device->memory_bytes / 0x1p30);
+    if (device->driver[0]) printf(", driver for %s", device->driver);
+    putchar('\n');
 }
 
 static void print_text(const struct info *info)
@@ -153,6 +155,7 @@ static void json_device(struct cli_json *json, int index, const attn_device_info
     cli_json_int(json, "units", device->units);
     cli_json_text(json, "unit", cuda ? "SM" : "core");
     cli_json_int(json, "memory_bytes", (int64_t)device->memory_bytes);
+    cli_json_text(json, "driver", device->driver[0] ? device->driver : NULL);
     cli_json_close(json, '}');
 }
 

@@ -49,6 +49,7 @@ static attn_status export_gpu(int32_t index, attn_device_info *info)
         return attn_fail(ATTN_INVALID_ARGUMENT, "index %d: there %s %d device%s", index, gpus ? "are" : "is", 1 + gpus,
                          gpus ? "s" : "");
     ATTN_TRY(attn_cuda_info(index - 1, &full));
+    attn_cuda_driver_text(full.driver, sizeof full.driver);
     return attn_export(info, &full, sizeof full, "info");
 }
 

@@ -108,6 +108,8 @@ extern const attn_backend_table attn_cpu_backend, attn_cuda_backend, attn_ref_ba
  * where there is no GPU. */
 attn_status attn_cuda_count(int32_t *count);
 attn_status attn_cuda_info(int32_t ordinal, attn_device_info *info);
+/* "CUDA 12.8": what the driver is for, as it says itself; "" where it does not. */
+void attn_cuda_driver_text(char *text, size_t room);
 
 /* The context's part that has to do with GPUs; asks no driver. */
 attn_status attn_cuda_state_new(attn_context *ctx);

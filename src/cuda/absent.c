@@ -17,6 +17,11 @@ attn_status attn_cuda_info(int32_t ordinal, attn_device_info *info)
     return absent();
 }
 
+void attn_cuda_driver_text(char *text, size_t room)
+{
+    if (room) *text = '\0';
+}
+
 attn_status attn_cuda_state_new(attn_context *ctx)
 {
     ctx->cuda = NULL;

@@ -7,11 +7,11 @@ measured() { # TEXT ARGUMENT...: leaves the JSON with N for every number that is
   local text=$1
   shift
   good "$text" bench "${one[@]}" --json "$@"
-  rows=$(sed -E 's/"(median_ms|min_ms|tflops|gbps|fraction_of_peak|value)":[0-9][0-9.e+-]*/"\1":N/g' stdout)
+  rows=$(sed -E 's/"(median_ms|min_ms|waited_ms|tflops|gbps|fraction_of_peak|value)":[0-9][0-9.e+-]*/"\1":N/g' stdout)
   same "$text: one line" "$(wc -l < stdout)" 1
 }
 
-times='"repeats":3,"median_ms":N,"min_ms":N,"tflops":N,"gbps":N,"fraction_of_peak":N'
+times='"repeats":3,"median_ms":N,"min_ms":N,"batch":1,"waited_ms":null,"tflops":N,"gbps":N,"fraction_of_peak":N'
 measured 'bench: every key' --shape 1,2,1,3,5,4 --device reference
 # Five keys of 4 + 4 floats; 15 pairs of two heads, 2 (4 + 4) operations each.
 same 'bench: every key' "$(sed -E 's/"(fma_f32|read)"/K/' <<< "$rows")" '[{"op":"forward","device":"reference",'\

@@ -70,6 +70,8 @@ bad 2 '--device: ' check --device gpu
 bad 2 '--device: ' check --device gpu/scalar
 bad 2 '--device: ' check --device cpu/
 good 'one level' check --device cpu/scalar --filter arguments/names-and-sizes
+run check --device cuda/tensor
+same 'no such family of kernels' "$status $(grep -c 'no device "cuda/tensor" here' stderr)" '3 1'
 bad 2 '--quick and --full exclude each other' check --quick --full
 bad 2 "unknown option '--fast'" check --fast
 bad 2 '--filter: the value is empty' check --filter ''

@@ -37,9 +37,13 @@ static void devices(void **state)
     assert_int_equal(attn_device_get(1, &info), ATTN_OK);
     assert_string_equal(info.name, "Fake V100");
     assert_string_equal(info.arch, "sm_70");
+    assert_string_equal(info.driver, "CUDA 11.8");
     assert_int_equal(info.units, 80);
     assert_int_equal(info.ordinal, 0);
+    info.struct_size = offsetof(attn_device_info, driver); /* of a program older than this field */
+    info.driver[0] = 'x';
     assert_int_equal(attn_device_get(2, &info), ATTN_OK);
+    assert_int_equal(info.driver[0], 'x');
     assert_string_equal(info.arch, "sm_80");
     assert_int_equal(info.ordinal, 1);
     assert_int_equal(attn_device_get(3, &info), ATTN_INVALID_ARGUMENT);

@@ -10,6 +10,7 @@ struct attn_suite_options {
     const char *filter; /* NULL: all. A case's whole name: that case, quick or not; else a part of names */
     int json;           /* one JSON object on stdout instead of text */
     int fail_fast;      /* stop after the first case that fails */
+    int timings;        /* time some shapes also with a filter */
     int verbose;        /* also a line per case that passes or is skipped */
 };
 

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which cases run, what they said, and the report. */
+ * Which cases run, and what they said. */
 #include "suite_core.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct suite_failure {
-    char *name, *target, *text;
-};
 
 /* ---- selection -------------------------------------------------------------------------------------------------- */
 
@@ -76,16 +71,16 @@ static void count_reason(struct suite_tally *tally, const char *text)
     }
 }
 
-static void print_failure(struct suite *s, const struct suite_check *check)
+/* Kept for the report too. */
+static void tell_failure(struct suite *s, const struct suite_check *check)
 {
-    if (s->options->json) {
-        struct suite_failure *grown = realloc(s->failures, sizeof *grown * (size_t)(s->failure_count + 1));
-        if (!grown) return;
+    struct suite_failure *grown = realloc(s->failures, sizeof *grown * (size_t)(s->failure_count + 1));
+    if (grown) {
         s->failures = grown;
         grown[s->failure_count++] =
             (struct suite_failure){strdup(check->name), strdup(check->target->name), strdup(check->text)};
-        return;
     }
+    if (s->options->json) return;
     printf("FAIL %s %s: %s\n     attn check --device %s --filter '%s'\n", check->target->name, check->name, check->text,
            check->target->device, check->name);
     fflush(stdout);
@@ -99,7 +94,7 @@ static void conclude(struct suite *s, int target, const struct suite_check *chec
     if (check->failed) {
         tally->failed++;
         s->stopped = s->options->fail_fast;
-        print_failure(s, check);
+        tell_failure(s, check);
     } else if (check->skipped) {
         tally->skipped++;
         count_reason(tally, check->text);
@@ -134,96 +129,4 @@ void suite_each(struct suite *s, int quick, const char *name, suite_function *fu
 void suite_once(struct suite *s, int quick, const char *name, suite_function *function, const void *arg)
 {
     if (suite_selected(s, quick, name)) run_on(s, 0, name, function, arg);
-}
-
-/* ---- report ----------------------------------------------------------------------------------------------------- */
-
-static void add(struct suite_tally *sum, const struct suite_tally *t)
-{
-    sum->cases += t->cases;
-    sum->passed += t->passed;
-    sum->failed += t->failed;
-    sum->skipped += t->skipped;
-}
-
-static void print_table(const struct suite *s, const struct suite_section *sections, int count)
-{
-    printf("\n%-14s %-12s %7s %7s %7s %7s %7s\n", "section", "target", "cases", "passed", "failed", "skipped", "worst");
-    for (int n = 0; n < count; n++)
-        for (int t = 0; t < s->targets; t++) {
-            const struct suite_tally *tally = &s->tally[n][t];
-            if (!tally->cases) continue;
-            char worst[16] = "-"; /* of the accuracy rule: 1 is the limit */
-            if (tally->worst > 0) snprintf(worst, sizeof worst, "%.2f", tally->worst);
-            printf("%-14s %-12s %7d %7d %7d %7d %7s\n", sections[n].name, s->target[t].name, tally->cases,
-                   tally->passed, tally->failed, tally->skipped, worst);
-            for (int r = 0; r < SUITE_REASONS && tally->reason[r].count; r++)
-                printf("%-14s   skipped %d: %s%s\n", "", tally->reason[r].count, tally->reason[r].text,
-                       r == SUITE_REASONS - 1 ? " (and other reasons)" : "");
-        }
-}
-
-static void print_escaped(const char *text)
-{
-    putchar('"');
-    for (; text && *text; text++) {
-        if (*text == '"' || *text == '\\') putchar('\\');
-        if ((unsigned char)*text >= 0x20) putchar(*text);
-        else printf("\\u%04x", (unsigned)*text);
-    }
-    putchar('"');
-}
-
-static void print_json(const struct suite *s, const struct suite_section *sections, int count,
-                       const struct suite_tally *sum)
-{
-    const char *comma = "";
-    printf("{\"build\":");
-    print_escaped(attn_build_info());
-    printf(",\"full\":%s,\"sections\":[", s->options->full ? "true" : "false");
-    for (int n = 0; n < count; n++)
-        for (int t = 0; t < s->targets; t++) {
-            const struct suite_tally *tally = &s->tally[n][t];
-            if (!tally->cases) continue;
-            printf("%s{\"section\":\"%s\",\"target\":\"%s\",\"cases\":%d,\"passed\":%d,\"failed\":%d,\"skipped\":%d,"
-                   "\"worst\":%.4g}",
-                   comma, sections[n].name, s->target[t].name, tally->cases, tally->passed, tally->failed,
-                   tally->skipped, isfinite(tally->worst) ? tally->worst : 1e30);
-            comma = ",";
-        }
-    printf("],\"failures\":[");
-    for (int n = 0; n < s->failure_count; n++) {
-        printf("%s{\"target\":", n ? "," : "");
-        print_escaped(s->failures[n].target);
-        printf(",\"name\":");
-        print_escaped(s->failures[n].name);
-        printf(",\"text\":");
-        print_escaped(s->failures[n].text);
-        printf("}");
-    }
-    printf("],\"passed\":%d,\"failed\":%d,\"skipped\":%d}\n", sum->passed, sum->failed, sum->skipped);
-}
-
-int suite_report(struct suite *s, const struct suite_section *sections, int count)
-{
-    struct suite_tally sum = {0};
-    for (int n = 0; n < count; n++)
-        for (int t = 0; t < s->targets; t++) add(&sum, &s->tally[n][t]);
-    if (s->options->json) {
-        print_json(s, sections, count, &sum);
-    } else {
-        print_table(s, sections, count);
-        printf("%d passed, %d failed, %d skipped\n", sum.passed, sum.failed, sum.skipped);
-    }
-    return sum.failed;
-}
-
-void suite_report_free(struct suite *s)
-{
-    for (int n = 0; n < s->failure_count; n++) {
-        free(s->failures[n].name);
-        free(s->failures[n].target);
-        free(s->failures[n].text);
-    }
-    free(s->failures);
 }

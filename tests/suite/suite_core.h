@@ -15,7 +15,7 @@
 #  define SUITE_PRINTF(text, args)
 #endif
 
-enum { SUITE_MAX_TARGETS = 24, SUITE_MAX_SECTIONS = 24, SUITE_REASONS = 6 };
+enum { SUITE_MAX_TARGETS = 24, SUITE_MAX_SECTIONS = 24, SUITE_REASONS = 6, SUITE_KERNELS = 12 };
 
 /* ---- Targets ------------------------------------------------------------------------------------------------------
  * A target is a device together with one level (instruction set, kernel family) that it is forced to use. */
@@ -26,8 +26,8 @@ struct suite_target {
     int32_t index;   /* as in attn_device_get */
     int32_t ordinal; /* within the backend */
     char force[64];  /* for attn_config.force; "": nothing */
-    char isa[16];    /* what the plan must say; "": anything */
-    char kernel[16]; /* what stands behind "forward_" in the plan's kernel, at least its beginning */
+    char isa[16];    /* what the plan must say */
+    char kernel[16]; /* what stands behind "forward_" in the plan's kernel, before any further '_' */
     int host;        /* its tensors lie in host memory */
     attn_context *ctx;
 };
@@ -35,9 +35,6 @@ struct suite_target {
 /* A further context on a target, for other thread counts or forced choices; NULL if it is refused. extra may be
  * NULL. */
 attn_context *suite_context(const struct suite_target *target, int threads, const char *extra);
-/* 1 if the plan names the backend, device, level and kernel that this target stands for; else why holds the
- * difference. */
-int suite_plan_is(const struct suite_target *target, const char *op, const attn_plan *plan, char *why, size_t size);
 /* Fills s->target; returns how many there are. */
 struct suite;
 int suite_find_targets(struct suite *s);
@@ -57,6 +54,9 @@ typedef void suite_function(struct suite_check *check, const void *arg);
 
 /* Records a failure unless ok; returns ok. */
 int suite_expect(struct suite_check *check, int ok, const char *format, ...) SUITE_PRINTF(3, 4);
+/* Expects the backend, device, level and kernel that the target stands for, and notes the kernel for the report; op:
+ * what the kernel's name begins with, "forward", "append". */
+int suite_expect_plan(struct suite_check *check, const char *op, const attn_plan *plan);
 /* Expects a status; the text names what and the library's own text. */
 int suite_expect_status(struct suite_check *check, attn_status got, attn_status expected, const char *what);
 void suite_skip(struct suite_check *check, const char *reason);
@@ -69,6 +69,27 @@ struct suite_tally {
         char text[96];
         int count;
     } reason[SUITE_REASONS];
+};
+
+struct suite_failure {
+    char *name, *target, *text;
+};
+
+/* A forward without a mask, D = Dv. */
+struct suite_shape {
+    const char *name;
+    int32_t dtype;
+    int b, hq, hkv, sq, sk, d;
+};
+enum { SUITE_SHAPES = 5 };
+double suite_shape_flops(const struct suite_shape *shape);
+double suite_shape_bytes(const struct suite_shape *shape); /* of K and V */
+
+struct suite_timing {
+    int target;
+    const struct suite_shape *shape;
+    double seconds; /* of a call; 0: was not timed, because of text */
+    char kernel[64], text[160];
 };
 
 struct suite_section {
@@ -88,8 +109,12 @@ struct suite {
     int stopped; /* a case has failed, and that is enough */
     int matched; /* cases that the filter let through */
     struct suite_tally tally[SUITE_MAX_SECTIONS][SUITE_MAX_TARGETS];
-    struct suite_failure *failures; /* for JSON */
+    char kernel[SUITE_MAX_TARGETS][SUITE_KERNELS][64]; /* seen in plans */
+    struct suite_failure *failures;
     int failure_count;
+    struct suite_timing timing[SUITE_MAX_TARGETS * SUITE_SHAPES];
+    int timing_count;
+    double seconds; /* that the cases took */
 };
 
 /* Whether this case runs. Call it before any expensive preparation; quick: it belongs to the quick part too. */
@@ -102,7 +127,10 @@ void suite_on_targets(struct suite *s, const char *name, suite_function *functio
 void suite_each(struct suite *s, int quick, const char *name, suite_function *function, const void *arg);
 /* A case that concerns no target in particular is tallied under the first one. */
 void suite_once(struct suite *s, int quick, const char *name, suite_function *function, const void *arg);
-/* Prints the tables; returns the number of failures. */
+double suite_now(void); /* seconds since some moment */
+/* Times some shapes on every target, for the report. */
+void suite_time(struct suite *s);
+/* Prints what was found; returns the number of failures. */
 int suite_report(struct suite *s, const struct suite_section *sections, int count);
 void suite_report_free(struct suite *s);
 

@@ -44,9 +44,14 @@ static unsigned char *library_mask(struct suite_check *check, struct suite_built
     attn_exec exec = {.struct_size = sizeof exec, .flags = ATTN_EXEC_WAIT};
     attn_problem p = suite_problem(t, check->target);
     attn_tensor out = suite_view_tensor(t, &keep, check->target);
+    attn_plan plan = ATTN_PLAN_INIT;
+    if (suite_expect_status(check, attn_query(check->target->ctx, ATTN_OP_DROPOUT_MASK, &p, NULL, NULL, &plan), ATTN_OK,
+                            "attn_query"))
+        suite_expect_plan(check, "dropout_mask", &plan);
     attn_status status = attn_dropout_mask(check->target->ctx, &p, &out, &exec);
+    int done = suite_expect_status(check, status, ATTN_OK, "attn_dropout_mask");
     suite_fetch_outputs(check, t);
-    if (!suite_expect_status(check, status, ATTN_OK, "attn_dropout_mask")) {
+    if (!done) {
         free(mask);
         return NULL;
     }

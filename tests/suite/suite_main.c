@@ -97,8 +97,11 @@ static int run(struct suite *s)
         run_sections(s);
         s->listing = 0;
     }
+    double start = suite_now();
     watch_crashes(1);
     run_sections(s);
+    s->seconds = suite_now() - start;
+    if (s->matched && !s->stopped && (!s->options->filter || s->options->timings)) suite_time(s);
     watch_crashes(0);
     int failed = suite_report(s, sections, SECTIONS);
     if (s->matched) return failed != 0;

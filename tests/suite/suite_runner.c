@@ -94,14 +94,13 @@ void suite_fetch_outputs(struct suite_check *check, struct suite_built *t)
 /* 1: the plan is there and right. */
 static int query(struct suite_check *check, attn_context *ctx, const attn_problem *p, attn_plan *plan)
 {
-    char why[200];
     attn_status status = attn_query(ctx, ATTN_OP_FORWARD, p, NULL, NULL, plan);
     if (status == ATTN_UNSUPPORTED && !check->target->host) { /* a GPU may say so, the CPU refuses nothing */
         suite_skip(check, attn_last_error());
         return 0;
     }
     if (!suite_expect_status(check, status, ATTN_OK, "attn_query")) return 0;
-    return suite_expect(check, suite_plan_is(check->target, "forward", plan, why, sizeof why), "%s", why);
+    return suite_expect_plan(check, "forward", plan);
 }
 
 int suite_forward_problem(struct suite_check *check, struct suite_built *t, attn_context *ctx, const attn_problem *p,

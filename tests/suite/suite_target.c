@@ -5,17 +5,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Levels that a device may have. What a context refuses is not there; the header line of the run says so. A new
- * instruction set or kernel family is a row here. */
+/* Levels that a device may have: an instruction set, a family of kernels. What a context refuses is not there; the
+ * header line of the run says so. A new one is a row here. */
 static const struct level {
     int32_t backend;
-    const char *name, *force, *isa;
+    const char *name, *force; /* the plan's isa and the end of its kernel are the name */
 } levels[] = {
-    {ATTN_BACKEND_CPU, "scalar", "isa=scalar", "scalar"},
-    {ATTN_BACKEND_CPU, "avx2", "isa=avx2", "avx2"},
-    {ATTN_BACKEND_CPU, "avx512", "isa=avx512", "avx512"},
-    {ATTN_BACKEND_CPU, "amx", "isa=amx", "amx"},
-    {ATTN_BACKEND_CUDA, "auto", "", ""},
+    {ATTN_BACKEND_CPU, "scalar", "isa=scalar"},         {ATTN_BACKEND_CPU, "avx2", "isa=avx2"},
+    {ATTN_BACKEND_CPU, "avx512", "isa=avx512"},         {ATTN_BACKEND_CPU, "amx", "isa=amx"},
+    {ATTN_BACKEND_CUDA, "simt", "kernel=forward_simt"},
 };
 enum { LEVELS = sizeof levels / sizeof *levels };
 
@@ -36,24 +34,42 @@ attn_context *suite_context(const struct suite_target *target, int threads, cons
     return attn_create(&config, &ctx) == ATTN_OK ? ctx : NULL;
 }
 
-int suite_plan_is(const struct suite_target *target, const char *op, const attn_plan *plan, char *why, size_t size)
+static const char *backend_name(int32_t backend)
 {
+    return backend == ATTN_BACKEND_CPU ? "cpu" : backend == ATTN_BACKEND_CUDA ? "cuda" : "reference";
+}
+
+/* The kernel of a level, which may go on with what it was tuned for: "forward_sm70_d128". */
+static int is_kernel(const char *kernel, const char *expected, int whole)
+{
+    size_t length = strlen(expected);
+    return !strncmp(kernel, expected, length) && (!kernel[length] || (!whole && kernel[length] == '_'));
+}
+
+static void note_kernel(struct suite_check *check, const char *kernel)
+{
+    struct suite *s = check->suite;
+    for (int t = 0; t < s->targets; t++)
+        for (int n = 0; n < SUITE_KERNELS && check->target == &s->target[t]; n++) {
+            if (!s->kernel[t][n][0]) snprintf(s->kernel[t][n], sizeof s->kernel[t][n], "%s", kernel);
+            if (!strcmp(s->kernel[t][n], kernel)) return;
+        }
+}
+
+int suite_expect_plan(struct suite_check *check, const char *op, const attn_plan *plan)
+{
+    const struct suite_target *target = check->target;
+    int levelled = !strcmp(op, "forward") || !strcmp(op, "backward"); /* the others are one kernel a backend */
     char kernel[64];
-    if (plan->backend != target->backend || plan->device != target->index) {
-        snprintf(why, size, "plan: backend %d, device %d, expected %d, %d", plan->backend, plan->device,
-                 target->backend, target->index);
-        return 0;
-    }
-    if (target->isa[0] && strcmp(plan->isa, target->isa)) {
-        snprintf(why, size, "plan: isa \"%s\", expected \"%s\"", plan->isa, target->isa);
-        return 0;
-    }
-    snprintf(kernel, sizeof kernel, "%s_%s", op, target->kernel);
-    if (strncmp(plan->kernel, kernel, strlen(kernel))) {
-        snprintf(why, size, "plan: kernel \"%s\", expected \"%s...\"", plan->kernel, kernel);
-        return 0;
-    }
-    return 1;
+    snprintf(kernel, sizeof kernel, "%s_%s", op, levelled ? target->kernel : backend_name(target->backend));
+    note_kernel(check, plan->kernel);
+    return suite_expect(check, plan->backend == target->backend && plan->device == target->index,
+                        "plan: backend %d, device %d, expected %d, %d", plan->backend, plan->device, target->backend,
+                        target->index) &&
+           suite_expect(check, !levelled || !strcmp(plan->isa, target->isa), "plan: isa \"%s\", expected \"%s\"",
+                        plan->isa, target->isa) &&
+           suite_expect(check, is_kernel(plan->kernel, kernel, !levelled), "plan: kernel \"%s\", expected \"%s\"",
+                        plan->kernel, kernel);
 }
 
 static int wanted(const struct suite *s, const struct suite_target *target)
@@ -61,7 +77,8 @@ static int wanted(const struct suite *s, const struct suite_target *target)
     const char *device = s->options->device;
     if (!device) return 1;
     return !strcmp(device, target->device) || !strcmp(device, target->name) ||
-           (!strcmp(device, "cuda") && target->backend == ATTN_BACKEND_CUDA);
+           (target->backend == ATTN_BACKEND_CUDA && !strncmp(device, "cuda", 4) &&
+            (!device[4] || !strcmp(device + 4, strchr(target->name, '/')))); /* "cuda", "cuda/simt": of every GPU */
 }
 
 static void add_target(struct suite *s, struct suite_target target)
@@ -82,8 +99,8 @@ static void add_device(struct suite *s, int32_t index, const attn_device_info *i
         else snprintf(t.device, sizeof t.device, "cuda:%d", (int)info->ordinal);
         snprintf(t.name, sizeof t.name, "%s/%s", t.device, levels[n].name);
         snprintf(t.force, sizeof t.force, "%s", levels[n].force);
-        snprintf(t.isa, sizeof t.isa, "%s", levels[n].isa);
-        snprintf(t.kernel, sizeof t.kernel, "%s", levels[n].isa);
+        snprintf(t.isa, sizeof t.isa, "%s", levels[n].name);
+        snprintf(t.kernel, sizeof t.kernel, "%s", levels[n].name);
         add_target(s, t);
     }
 }

@@ -18,6 +18,7 @@ static void plausible(void **state)
     assert_true(host.name[0] != '\0');
     attn_device_info info = {.struct_size = sizeof info};
     assert_int_equal(attn_device_get(0, &info), ATTN_OK);
+    assert_string_equal(info.driver, "");
     assert_int_equal(info.units, host.cores);
     assert_true(info.memory_bytes == host.memory_bytes);
     assert_string_equal(info.name, host.name);

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# attn bench on a GPU, the emulated one: what it counts, verifies and refuses; nothing here depends on how long anything
+# takes.
+
+bad 2 '--device: ' bench --device cuda:x
+if [ -z "$emulator" ]; then
+  skip 'bench on a GPU: this build has no emulator'
+else
+  export ATTN_CUDA_DRIVER=$emulator
+  gpu=(--device cuda)
+
+  measured 'bench on a GPU: every key' "${gpu[@]}" --shape 1,2,1,3,5,4
+  same 'bench on a GPU: every key' "$(sed -E 's/"batch":[0-9]+,"waited/"batch":N,"waited/' <<< "$rows")" '[{"op":"forward",'\
+'"device":"cuda","kernel":"forward_simt","isa":"simt","dtype":"f32","kv_dtype":"f32","shape":{"batch":1,"heads_q":2,'\
+'"heads_kv":1,"seq_q":3,"seq_k":5,"head_dim":4,"head_dim_v":4},"causal":false,"v_in_k":false,"threads":0,'\
+'"flops":480,"bytes":160,"repeats":3,"median_ms":N,"min_ms":N,"batch":N,"waited_ms":N,"tflops":N,"gbps":N,'\
+'"fraction_of_peak":null,"peak":null,"verified":true}]'
+
+  # Whole and in windows, several heads and sequences, more keys than are filled at once.
+  for type in f32 f16 bf16 f8_e4m3 f8_e5m2 i8 q8_0 q4_0; do
+    measured "bench on a GPU with $type" "${gpu[@]}" --kv-dtype $type --dtype f16 --causal \
+      --shape 2,4,2,3,9,32 --shape 1,2,1,40,300,64,32
+    same "bench on a GPU with $type" "$(grep -o -e '"kv_dtype":"[^"]*"' -e '"seq_q":[0-9]*' -e '"verified":[a-z]*' <<< "$rows" |
+      sed 's/.*://' | tr '\n' ' ')" "\"$type\" 3 true \"$type\" 40 true "
+  done
+  for type in f16 i8 q8_0; do
+    measured "bench on a GPU: V in K, $type" "${gpu[@]}" --kv-dtype $type --v-in-k --shape 2,3,1,2,70,64,32
+    holds "bench on a GPU: V in K, $type" "$rows" '"v_in_k":true,'
+    holds "bench on a GPU: V in K, $type" "$rows" '"verified":true}]'
+  done
+  good 'bench on a GPU: not verified' bench "${gpu[@]}" --seconds 0 --json --no-verify --shape 1,1,1,1,1,1
+  holds 'bench on a GPU: not verified' "$(cat stdout)" '"verified":null}]'
+  good 'bench on a GPU: so many batches' bench "${gpu[@]}" --repeat 4 --json --shape 1,1,1,1,1,1
+  holds 'bench on a GPU: so many batches' "$(cat stdout)" '"repeats":4,'
+
+  good 'bench on a GPU as a table' bench "${gpu[@]}" --seconds 0 --shape 1,2,1,3,5,4 --shape 16,8,8,1,4,96,64 --causal
+  same 'bench on a GPU: machine' "$(sed -n 1p stdout)" \
+    'machine   emulated sm_70, 80 SMs, 1.0 GiB, driver for CUDA 12.8'
+  holds 'bench on a GPU: build' "$(sed -n 2p stdout)" 'build     attn '
+  same 'bench on a GPU: how' "$(sed -n 4p stdout)" 'forward on cuda: kernel forward_simt (simt)'
+  holds 'bench on a GPU: columns' "$(sed -n 5p stdout)" ' batch  waited ms '
+  same 'bench on a GPU: rows' "$(tail -n 2 stdout | cut -c1-46)" '1,2,1,3,5,4              f32   f32      causal
+16,8,8,1,4,96,64         f32   f32      causal'
+
+  small=(bench "${gpu[@]}" --steps --shape 1,2,1,3,5,4)
+  answers='{"ms":N} {"value":null} {"value":null} {"ms":N} ' steps 'on a GPU' 0 'run\nfma\nread\nrun\n'
+  holds 'steps on a GPU: the case' "$(head -n 1 stdout)" '"device":"cuda","kernel":"forward_simt"'
+
+  bad 3 'config.device: 1, but there is 1 GPU' bench --device cuda:1
+  bad 3 '--shape 1,8,8,1048576,1048576,64 f32: out of memory: it takes 2.15 GB, there are 1.07' bench "${gpu[@]}" \
+    --shape 1,8,8,1048576,1048576,64
+  export EMULATOR_FAIL=cuMemAlloc_v2:2
+  bad 3 'out of memory: it takes 4.1e-06 GB: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY' bench "${gpu[@]}" --shape 1,1,1,8,8,64
+  export EMULATOR_FAIL=cuMemcpyHtoDAsync_v2:1:719
+  bad 4 'filling the tensors: device error' bench "${gpu[@]}" --shape 1,1,1,8,8,64
+  export EMULATOR_FAIL=cuLaunchKernel:1:719
+  bad 4 'attn_forward: device error: cuLaunchKernel: ' bench "${gpu[@]}" --shape 1,1,1,8,8,64 --json
+  unset EMULATOR_FAIL ATTN_CUDA_DRIVER
+fi
