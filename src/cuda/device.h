@@ -53,6 +53,8 @@ extern const attn_cuda_image attn_cuda_images[];
 /* The image that serves a GPU: the highest architecture that is not above its compute capability, so machine code
  * of the same generation where there is some, else PTX. -1: none does. */
 int attn_cuda_choose_image(const attn_cuda_image *images, const char *module, int32_t capability);
+/* UNSUPPORTED, with the architectures that there is code for. */
+attn_status attn_cuda_no_code(const attn_cuda_device *device, const char *module);
 
 /* A kernel, ready to be launched with that much dynamic shared memory. The module is loaded the first time.
  * UNSUPPORTED, naming the compute capability, where no code fits the GPU. Between enter and leave; loading may

@@ -1,49 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The forward on a GPU: simt_forward for all rows and pieces of keys, simt_forward_fold where sequences were cut, and
+ * The forward on a GPU: one of forward_kernels.c for all rows and pieces of keys, simt_forward_fold where sequences were cut, and
  * simt_forward_pad for rows that a sequence owns and does not use. The host reads no length: grids are made for the
  * sizes of the problem, and tasks that a sequence lacks end at once.
  *
  * Workspace, in GPU memory: partial results [B][Hkv][row][piece][Dv + 2] in float32, if any sequence can be cut. */
 #include "calls.h"
+#include "forward_kernels.h"
 #include "kernels/params.h"
 #include <stdio.h>
-
-/* O lies in registers, so many rows or many columns: the first kernel takes a block of few rows, the others share
- * problems by their columns. */
-typedef struct simt_kernel {
-    const char *name;
-    int32_t rows, columns; /* of a block */
-} simt_kernel;
-static const simt_kernel simt_kernels[] = {{"simt_forward_few", 16, 576},
-                                           {"simt_forward_64", 128, 64},
-                                           {"simt_forward_128", 128, 128},
-                                           {"simt_forward_256", 64, 256},
-                                           {"simt_forward_576", 64, 576}};
-
-static const simt_kernel *kernel_of(const attn_job *job)
-{
-    const simt_kernel *kernel = simt_kernels;
-    if (job->max_q * job->group <= kernel->rows) return kernel;
-    do kernel++;
-    while (kernel->columns < job->head_dim_v);
-    return kernel;
-}
-
-/* Two tiles of float32, places of rows and keys, factors of keys. */
-static unsigned shared_bytes(const simt_kernel *kernel)
-{
-    return (unsigned)((kernel->rows + SIMT_KEYS) * SIMT_STRIDE * 4 + kernel->rows * 3 * 8 + SIMT_KEYS * 2 * (8 + 4) +
-                      SIMT_BLOCK_BYTES);
-}
 
 static bool has_lengths(const attn_span *span) { return span->used || span->offsets || span->start; }
 
 /* Bounds that hold whatever the length arrays say. */
-static attn_simt_forward parameters_of(const attn_job *job)
+static attn_simt_forward parameters_of(const attn_job *job, const attn_forward_kernel *kernel)
 {
     attn_simt_forward p = {.job = *job, .pieces = 1};
     const int64_t few = attn_min(job->max_q, SIMT_FEW);
-    p.row_blocks = attn_max(1, attn_ceil_div(job->max_q * job->group, kernel_of(job)->rows));
+    p.row_blocks = attn_max(1, attn_ceil_div(job->max_q * job->group, kernel->rows));
     if (job->num_splits) p.pieces = attn_max(1, attn_min(job->num_splits, attn_ceil_div(job->max_k, SIMT_KEYS)));
     else if (job->max_q <= SIMT_FEW || has_lengths(&job->q_span))
         p.pieces = attn_max(1, attn_ceil_div(job->max_k, SIMT_PIECE));
@@ -65,64 +38,76 @@ static double task_count(const attn_simt_forward *p)
     return (double)p->job.batch * (double)p->job.heads_kv * (double)p->row_blocks * (double)p->pieces;
 }
 
-bool attn_cuda_has_kernel(const char *kernel) { return strcmp(kernel, "forward_simt") == 0; }
+bool attn_cuda_has_kernel(const char *kernel) { return attn_cuda_is_forward(kernel); }
 
 attn_status attn_cuda_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan)
 {
-    const attn_simt_forward p = parameters_of(job);
+    const attn_forward_kernel *kernel;
     attn_cuda_device *d;
-    (void)ctx;
+    char why[80];
     ATTN_TRY(attn_cuda_find(plan->device - 1, &d));
+    ATTN_TRY(attn_cuda_choose_forward(d, job, ctx->force.kernel, &kernel, why, sizeof why));
+    const attn_simt_forward p = parameters_of(job, kernel);
     if (!attn_job_is_empty(job)) ATTN_TRY(attn_cuda_check_job(job, d->ordinal));
     if (partial_bytes(&p) > 7e13 || task_count(&p) > 9e18)
         return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", partial_bytes(&p));
     plan->workspace_bytes = attn_job_is_empty(job) ? 0 : (size_t)partial_bytes(&p);
     plan->num_splits = (int32_t)attn_simt_pieces(job, job->max_q, job->max_k);
-    snprintf(plan->isa, sizeof plan->isa, "simt");
-    snprintf(plan->kernel, sizeof plan->kernel, "forward_simt");
-    snprintf(plan->reason, sizeof plan->reason,
-             "tensors of GPU %d (sm_%d); float32 multiply-adds, which serve everything", d->ordinal, d->capability);
+    snprintf(plan->isa, sizeof plan->isa, "%s", kernel->family);
+    snprintf(plan->kernel, sizeof plan->kernel, "%s", kernel->label);
+    snprintf(plan->reason, sizeof plan->reason, "tensors of GPU %d (sm_%d); %s", d->ordinal, d->capability, why);
     return ATTN_OK;
 }
 
-static attn_status launch(attn_cuda_device *d, const char *kernel, const attn_simt_forward *p, double blocks,
-                          unsigned threads, unsigned shared, CUstream stream)
+static attn_status launch(attn_cuda_device *d, const char *module, const char *kernel, const attn_simt_forward *p,
+                          double blocks, unsigned threads, unsigned shared, CUstream stream)
 {
     attn_cuda_launch l = {.blocks = attn_cuda_grid(blocks),
                           .threads = threads,
                           .shared_bytes = shared,
                           .parameters = p,
                           .parameter_bytes = sizeof *p};
-    ATTN_TRY(attn_cuda_kernel(d, "simt_forward", kernel, shared, &l.function));
+    ATTN_TRY(attn_cuda_kernel(d, module, kernel, shared, &l.function));
     return attn_cuda_run(d, &l, stream);
 }
 
-static attn_status launch_all(attn_cuda_device *d, const attn_simt_forward *p, CUstream stream)
+typedef struct forward_call {
+    const attn_forward_kernel *kernel;
+    attn_simt_forward p;
+} forward_call;
+
+static attn_status launch_few(attn_cuda_device *d, const char *kernel, const attn_simt_forward *p, double blocks,
+                              CUstream stream)
 {
-    const attn_job *job = &p->job;
-    const double heads = (double)job->batch * (double)job->heads_kv;
-    const simt_kernel *kernel = kernel_of(job);
-    if (job->max_q) ATTN_TRY(launch(d, kernel->name, p, task_count(p), SIMT_THREADS, shared_bytes(kernel), stream));
-    if (job->max_q && p->pieces > 1)
-        ATTN_TRY(launch(d, "simt_forward_fold", p, heads * (double)p->row_room, SIMT_FOLD_THREADS, 0, stream));
-    if (job->q_span.used || job->q_span.start)
-        ATTN_TRY(
-            launch(d, "simt_forward_pad", p, (double)job->batch * (double)job->heads_q, SIMT_FOLD_THREADS, 0, stream));
-    return ATTN_OK;
+    return launch(d, "simt_forward", kernel, p, blocks, SIMT_FOLD_THREADS, 0, stream);
 }
 
 static attn_status run_forward(attn_cuda_device *d, void *arg, void *workspace, CUstream stream)
 {
-    attn_simt_forward *p = arg;
+    forward_call *call = arg;
+    const attn_forward_kernel *k = call->kernel;
+    attn_simt_forward *p = &call->p;
+    const attn_job *job = &p->job;
     p->tasks = (int64_t)task_count(p);
     p->partials = workspace;
-    return launch_all(d, p, stream);
+    if (job->max_q) ATTN_TRY(launch(d, k->module, k->name, p, (double)p->tasks, k->threads, k->shared_bytes, stream));
+    if (job->max_q && p->pieces > 1)
+        ATTN_TRY(launch_few(d, "simt_forward_fold", p, (double)job->batch * (double)job->heads_kv * (double)p->row_room,
+                            stream));
+    if (job->q_span.used || job->q_span.start)
+        ATTN_TRY(launch_few(d, "simt_forward_pad", p, (double)job->batch * (double)job->heads_q, stream));
+    return ATTN_OK;
 }
 
 attn_status attn_cuda_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
                               const attn_exec *exec)
 {
-    attn_simt_forward p = parameters_of(job);
+    forward_call call;
+    attn_cuda_device *d;
+    char why[80];
     if (attn_job_is_empty(job)) return ATTN_OK;
-    return attn_cuda_call(ctx, plan, exec, run_forward, &p);
+    ATTN_TRY(attn_cuda_find(plan->device - 1, &d));
+    ATTN_TRY(attn_cuda_choose_forward(d, job, ctx->force.kernel, &call.kernel, why, sizeof why));
+    call.p = parameters_of(job, call.kernel);
+    return attn_cuda_call(ctx, plan, exec, run_forward, &call);
 }

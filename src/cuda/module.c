@@ -15,7 +15,7 @@ int attn_cuda_choose_image(const attn_cuda_image *images, const char *module, in
     return best;
 }
 
-static attn_status no_code(const attn_cuda_device *d, const char *module, const char *why)
+static attn_status no_code_because(const attn_cuda_device *d, const char *module, const char *why)
 {
     char built[160] = "";
     size_t used = 0;
@@ -28,6 +28,8 @@ static attn_status no_code(const attn_cuda_device *d, const char *module, const 
                      *why ? "; " : "", why);
 }
 
+attn_status attn_cuda_no_code(const attn_cuda_device *d, const char *module) { return no_code_because(d, module, ""); }
+
 static attn_status load_module(attn_cuda_device *d, int image, CUmodule *module)
 {
     const attn_cuda_image *i = &attn_cuda_images[image];
@@ -35,13 +37,13 @@ static attn_status load_module(attn_cuda_device *d, int image, CUmodule *module)
     switch (code) {
     case CUDA_ERROR_INVALID_IMAGE:
         if (i->architecture) break;
-        return no_code(d, i->module, "it was built without nvcc");
+        return no_code_because(d, i->module, "it was built without nvcc");
     case CUDA_ERROR_NO_BINARY_FOR_GPU:
     case CUDA_ERROR_UNSUPPORTED_PTX_VERSION: /* compiling takes a driver as new as the compiler */
         attn_cuda_check(d->driver, attn_cuda_symbols.module_load, code);
         char why[300];
         snprintf(why, sizeof why, "%.299s", attn_last_error());
-        return no_code(d, i->module, why);
+        return no_code_because(d, i->module, why);
     default: break;
     }
     return attn_cuda_check(d->driver, attn_cuda_symbols.module_load, code);
@@ -50,7 +52,7 @@ static attn_status load_module(attn_cuda_device *d, int image, CUmodule *module)
 static attn_status module_of(attn_cuda_device *d, const char *name, CUmodule *module)
 {
     int image = attn_cuda_choose_image(attn_cuda_images, name, d->capability);
-    if (image < 0) return no_code(d, name, "");
+    if (image < 0) return attn_cuda_no_code(d, name);
     if (image >= ATTN_CUDA_MAX_MODULES) return attn_fail(ATTN_INTERNAL, "more than %d images", ATTN_CUDA_MAX_MODULES);
     attn_status status = ATTN_OK;
     pthread_mutex_lock(&d->lock);

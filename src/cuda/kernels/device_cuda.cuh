@@ -28,6 +28,16 @@ template <typename T> DEVICE T shuffle_from(T v, int lane) { return __shfl_sync(
 template <typename T> DEVICE T load_vector(const void *from) { return *static_cast<const T *>(from); }
 template <typename T> DEVICE void store_vector(void *to, T v) { *static_cast<T *>(to) = v; }
 
+/* By predicate: a branch round each load would keep the next one back. */
+DEVICE uint4 load_if(bool condition, const void *from)
+{
+    uint4 v = {0, 0, 0, 0};
+    asm volatile("{.reg .pred p;\n\tsetp.ne.u32 p, %5, 0;\n\t@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];}"
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+                 : "l"(from), "r"(uint32_t(condition)));
+    return v;
+}
+
 #define DEFINE_MMA_M8N8K4(rows_a, rows_b)                                                                              \
     DEVICE void mma_m8n8k4_##rows_a##_##rows_b(float(&d)[8], const uint32_t(&a)[2], uint2 b)                           \
     {                                                                                                                  \

@@ -8,6 +8,7 @@
 #include "rows.cuh"
 
 struct block_of_rows {
+    int64_t task;
     attn_sequence seq;
     int64_t b, hkv, row; // the first row
     int rows;
@@ -15,6 +16,7 @@ struct block_of_rows {
     int64_t last_first, first_end;
     int64_t piece, pieces;
     int q_kind, k_kind, v_kind, out_kind; // row_kind
+    bool found;                           // the task has rows
 };
 
 static_assert(sizeof(block_of_rows) <= SIMT_BLOCK_BYTES, "room in params.h");
@@ -25,10 +27,11 @@ DEVICE void load_four_floats(const float *p, float (&x)[4])
     x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
 }
 
-// False: this task has no rows.
-DEVICE bool find_block(const attn_simt_forward &p, int64_t task, int most_rows, block_of_rows &w)
+DEVICE void find_block(const attn_simt_forward &p, int64_t task, int most_rows, block_of_rows &w)
 {
     const attn_job &job = p.job;
+    w.task = task;
+    w.found = false;
     w.piece = task % p.pieces;
     const int64_t block = p.row_blocks - 1 - task / p.pieces % p.row_blocks; // causal: longest first
     w.hkv = task / p.pieces / p.row_blocks % job.heads_kv;
@@ -37,7 +40,7 @@ DEVICE bool find_block(const attn_simt_forward &p, int64_t task, int most_rows, 
     const int64_t rows = w.seq.q_len * job.group;
     w.row = block * most_rows;
     w.pieces = attn_simt_pieces(&job, w.seq.q_len, w.seq.k_len);
-    if (w.row >= rows || w.piece >= w.pieces) return false;
+    if (w.row >= rows || w.piece >= w.pieces) return;
     w.rows = int(attn_min(most_rows, rows - w.row));
     const int64_t keys = attn_simt_piece_keys(&job, w.seq.q_len, w.seq.k_len);
     int64_t first, end;
@@ -51,7 +54,16 @@ DEVICE bool find_block(const attn_simt_forward &p, int64_t task, int most_rows, 
     w.k_kind = row_kind_of(job.k, job.head_dim);
     w.v_kind = row_kind_of(job.v, job.head_dim_v);
     w.out_kind = row_kind_of(job.out, job.head_dim_v);
-    return true;
+    w.found = true;
+}
+
+// The next task for all threads of a block, in shared memory: one thread finds it, as the registers are for sums. False: no more.
+DEVICE bool next_block(const attn_simt_forward &p, bool first, int most_rows, block_of_rows &w)
+{
+    block_barrier(); // the task before is done with shared memory
+    if (thread_index() == 0) find_block(p, first ? block_index() : w.task + block_count(), most_rows, w);
+    block_barrier();
+    return w.task < p.tasks;
 }
 
 // e^x for x <= 0, -inf and NaN. ex2 is good to 2 in its last place; what x log2(e) loses by rounding is put back.

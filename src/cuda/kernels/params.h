@@ -16,7 +16,7 @@ enum {
     SIMT_APPEND_SHARED = (ATTN_MAX_HEAD_DIM + SIMT_APPEND_THREADS / 32) * 4,
     SIMT_PIECE = 1024,     /* keys of a piece of a sequence of few queries */
     SIMT_FEW = 16,         /* up to so many queries */
-    SIMT_BLOCK_BYTES = 192 /* what all threads know of their task */
+    SIMT_BLOCK_BYTES = 208 /* what all threads know of their task */
 };
 
 /* Everything of a forward call. Block n does tasks n, n + blocks, ...; task = ((b Hkv + hkv) row_blocks +

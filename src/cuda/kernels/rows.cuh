@@ -7,6 +7,8 @@
 #include "device.cuh"
 #include "job.h"
 
+#define ROW_NOWHERE INT64_MIN /* any other offset may be a row's, where strides are negative */
+
 DEVICE bool is_aligned(const void *p, unsigned bytes) { return (reinterpret_cast<uintptr_t>(p) & (bytes - 1)) == 0; }
 
 DEVICE void load_four_f32(const char *p, int count, float (&x)[4])
@@ -65,11 +67,11 @@ DEVICE void load_four_blocks(const attn_view &t, int64_t element, float (&x)[4])
         x[e] = scale * float(q8 ? int8_t(block[2 + first + e]) : attn_q4_0_code(block, first + e));
 }
 
-// place < 0: no such row, zeros; so are elements from n on.
+// place ROW_NOWHERE: no such row, zeros; so are elements from n on.
 DEVICE void load_four(const attn_view &t, int64_t place, int64_t d, int64_t n, float scale, float (&x)[4])
 {
     x[0] = x[1] = x[2] = x[3] = 0;
-    if (place < 0 || d >= n) return;
+    if (place == ROW_NOWHERE || d >= n) return;
     const int count = n - d < 4 ? int(n - d) : 4;
     switch (t.dtype) {
     case ATTN_F32: load_four_f32(t.data + 4 * (place + d), count, x); break;

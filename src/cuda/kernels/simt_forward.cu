@@ -72,7 +72,7 @@ DEVICE void place_rows(const attn_job &job, const block_of_rows &w, int most_row
 {
     const int r = int(thread_index());
     if (r >= most_rows) return;
-    t.q_place[r] = -1;
+    t.q_place[r] = ROW_NOWHERE;
     t.row_first[r] = t.row_end[r] = 0;
     if (r >= w.rows) return;
     const int64_t row = w.row + r, i = row / job.group;
@@ -92,7 +92,7 @@ DEVICE void place_keys(const attn_job &job, const block_of_rows &w, int64_t key,
 {
     const int n = int(thread_index());
     if (n >= SIMT_KEYS) return;
-    t.k_place[n] = t.v_place[n] = -1;
+    t.k_place[n] = t.v_place[n] = ROW_NOWHERE;
     t.k_scale[n] = t.v_scale[n] = 1;
     if (key + n < w.key || key + n >= w.key_end) return;
     int64_t batch, row;
@@ -120,13 +120,13 @@ DEVICE void fetch(const attn_view &view, int kind, const int64_t *place, int64_t
 #pragma unroll
         for (int i = 0; i < N; i++) {
             const int64_t row = place[lane_y() + 16 * i];
-            if (row >= 0) c.word[i] = load_vector<uint4>(view.data + 4 * (row + column));
+            if (row != ROW_NOWHERE) c.word[i] = load_vector<uint4>(view.data + 4 * (row + column));
         }
     } else {
 #pragma unroll
         for (int i = 0; i < N; i++) {
             const int64_t row = place[lane_y() + 16 * i];
-            if (row < 0) continue;
+            if (row == ROW_NOWHERE) continue;
             const uint2 four = load_vector<uint2>(view.data + 2 * (row + column));
             c.word[i].x = four.x, c.word[i].y = four.y;
         }
@@ -394,14 +394,8 @@ template <int R, int Chunks> DEVICE void run_task(const attn_simt_forward &p, co
 template <int R, int Chunks> DEVICE void forward(const attn_simt_forward &p)
 {
     const tile t = carve_shared(16 * R);
-    for (int64_t task = block_index(); task < p.tasks; task += block_count()) {
-        block_of_rows w;
-        const bool found = find_block(p, task, 16 * R, w);
-        block_barrier(); // the task before is done with shared memory
-        if (found && thread_index() == 0) *t.block = w;
-        block_barrier();
-        if (found) run_task<R, Chunks>(p, t);
-    }
+    for (bool first = true; next_block(p, first, 16 * R, *t.block); first = false)
+        if (t.block->found) run_task<R, Chunks>(p, t);
 }
 
 // O of a row from its pieces, in their order.

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The list of the forward's kernels, in the order of preference, and the choice. */
+#include "forward_kernels.h"
+#include "kernels/sm70_shapes.h"
+#include <stdio.h>
+
+enum { VOLTA_SHARED_BYTES = 98304 }; /* that a block of sm_70 may have */
+
+/* simt: two tiles of float32, places of rows and keys, factors of keys. O lies in registers, so many rows or many columns;
+ * a block of few rows is for problems of few rows. */
+#define SIMT_SHARED(rows) \
+  (((rows) + SIMT_KEYS) * SIMT_STRIDE * 4 + (rows)*3 * 8 + SIMT_KEYS * 2 * (8 + 4) + SIMT_BLOCK_BYTES)
+#define SIMT(name, columns, rows, most_rows)                                         \
+  {"simt",  "forward_simt", "simt_forward", "simt_forward_" name, ATTN_MAX_HEAD_DIM, \
+   columns, rows,           most_rows,      SIMT_THREADS,         SIMT_SHARED(rows), \
+   true},
+
+/* sm70: a body for masks, then one for everything. */
+#define SM70_LABEL_SAME(dk) "forward_sm70_d" #dk
+#define SM70(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm) \
+  {"sm70",                                                                                   \
+   "forward_sm70_d" #dk "_" #dv,                                                             \
+   #module,                                                                                  \
+   "sm70_forward_" #dk "_" #dv,                                                              \
+   dk,                                                                                       \
+   dv,                                                                                       \
+   SM70_ROWS(blocks, warps),                                                                 \
+   0,                                                                                        \
+   32 * (warps),                                                                             \
+   SM70_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 0),                  \
+   false},                                                                                   \
+      {"sm70",                                                                               \
+       "forward_sm70_d" #dk "_" #dv "_all",                                                  \
+       #module,                                                                              \
+       "sm70_forward_" #dk "_" #dv "_all",                                                   \
+       dk,                                                                                   \
+       dv,                                                                                   \
+       SM70_ROWS(blocks, warps),                                                             \
+       0,                                                                                    \
+       32 * (warps),                                                                         \
+       SM70_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1),              \
+       true},
+
+static const attn_forward_kernel kernels[] = {SM70_SHAPES(SM70) SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16) SIMT(
+    "64", 64, 128, 0) SIMT("128", 128, 128, 0) SIMT("256", 256, 64, 0) SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
+enum { KERNELS = sizeof kernels / sizeof *kernels };
+
+#define FITS_VOLTA(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)          \
+  _Static_assert(SM70_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1) * blocks_per_sm <= \
+                     VOLTA_SHARED_BYTES,                                                                    \
+                 "shared memory of sm_70");
+SM70_SHAPES(FITS_VOLTA)
+_Static_assert(SIMT_SHARED(128) <= VOLTA_SHARED_BYTES, "shared memory of sm_70");
+
+static bool matches(const attn_forward_kernel *k, const char *word)
+{
+    size_t length = strlen(word);
+    return strncmp(k->label, word, length) == 0 && (!k->label[length] || k->label[length] == '_');
+}
+
+bool attn_cuda_is_forward(const char *word)
+{
+    for (int n = 0; n < KERNELS; n++)
+        if (matches(&kernels[n], word)) return true;
+    return false;
+}
+
+static bool has_more_than_masks(const attn_job *job)
+{
+    return job->scale < 0 || job->softcap > 0 || job->bias.data || job->alibi || job->has_dropout;
+}
+
+/* Why the sm70 kernels do not serve a problem, whatever its head sizes; NULL: they do. */
+static const char *not_for_sm70(const attn_job *job)
+{
+    const int64_t most = (int64_t)1 << 30;
+    if (job->q.dtype != ATTN_F16 || job->k.dtype != ATTN_F16 || job->v.dtype != ATTN_F16)
+        return "they take q, k and v in f16";
+    if (job->max_k > most || job->max_q > most / job->group || job->page_size > most)
+        return "they count rows and keys up to 2^30";
+    return NULL;
+}
+
+static bool serves(const attn_forward_kernel *k, const attn_job *job)
+{
+    if (strcmp(k->family, "sm70") == 0 && not_for_sm70(job)) return false;
+    return job->head_dim <= k->head_dim && job->head_dim_v <= k->head_dim_v &&
+           (!k->most_rows || job->max_q * job->group <= k->most_rows) && (k->everything || !has_more_than_masks(job));
+}
+
+/* Not asked for by name: where it is the fastest. The tensor cores of sm_70 are found on no other GPU, where their
+ * instruction is emulated. */
+static bool is_automatic(const attn_forward_kernel *k, const attn_cuda_device *d)
+{
+    return strcmp(k->family, "sm70") != 0 || (d->capability >= 70 && d->capability < 75);
+}
+
+static attn_status none_serves(const attn_job *job, const char *forced)
+{
+    const char *why = not_for_sm70(job);
+    return attn_fail(ATTN_UNSUPPORTED, "kernel=%s is forced, which does not serve this problem: %s", forced,
+                     strncmp(forced, "forward_sm70", 12) == 0 && why ? why : "its head sizes, or what it asks for");
+}
+
+attn_status attn_cuda_choose_forward(const attn_cuda_device *d, const attn_job *job, const char *forced,
+                                     const attn_forward_kernel **kernel, char *reason, size_t reason_bytes)
+{
+    const attn_forward_kernel *without_code = NULL;
+    for (int n = 0; n < KERNELS; n++) {
+        const attn_forward_kernel *k = &kernels[n];
+        if (*forced ? !matches(k, forced) : !is_automatic(k, d)) continue;
+        if (!serves(k, job)) continue;
+        if (attn_cuda_choose_image(attn_cuda_images, k->module, d->capability) < 0) {
+            without_code = k;
+            continue;
+        }
+        *kernel = k;
+        snprintf(reason, reason_bytes, "%s",
+                 *forced                          ? "forced"
+                 : strcmp(k->family, "sm70") == 0 ? "f16, for the tensor cores of sm_70"
+                                                  : "float32 multiply-adds, which serve everything");
+        return ATTN_OK;
+    }
+    if (without_code) return attn_cuda_no_code(d, without_code->module);
+    return none_serves(job, forced);
+}

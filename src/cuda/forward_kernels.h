@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The forward's kernels, and which of them serves a problem. */
+#ifndef ATTN_CUDA_FORWARD_KERNELS_H
+#define ATTN_CUDA_FORWARD_KERNELS_H
+
+#include "device.h"
+
+typedef struct attn_forward_kernel {
+    const char *family; /* "sm70" */
+    const char *label;  /* as plans and `force` have it: "forward_sm70_d64" */
+    const char *module, *name;
+    int32_t head_dim, head_dim_v; /* at most */
+    int32_t rows;                 /* of a block */
+    int32_t most_rows;            /* of a sequence; 0: any */
+    uint32_t threads, shared_bytes;
+    bool everything; /* more than masks */
+} attn_forward_kernel;
+
+/* Whether `force` may name it: a label, or the start of labels up to a "_". */
+bool attn_cuda_is_forward(const char *word);
+
+/* The kernel for a problem on a GPU, and why. `forced` is such a word, or "". UNSUPPORTED where it serves no such problem, or
+ * the library has no code of it for the GPU. Depends on nothing but its arguments. */
+attn_status attn_cuda_choose_forward(const attn_cuda_device *device, const attn_job *job, const char *forced,
+                                     const attn_forward_kernel **kernel, char *reason, size_t reason_bytes);
+
+#endif

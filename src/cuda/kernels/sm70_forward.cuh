@@ -1,0 +1,523 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward of sm_70 on tensor cores: f16 in, float32 sums, mma.sync.m8n8k4.
+//
+//   S = Q K'  ->  scale, softcap, bias, ALiBi, mask  ->  m' = max(m, rowmax S)
+//   P = 2^(S - m'), l = l 2^(m - m') + rowsum P, O = O 2^(m - m') + (keep f16(P)) V
+//
+// Tile: 16 Blocks rows a warp (query r / g of head r % g of a group), Warps warps, by steps of Keys keys. K and V lie in shared
+// memory as they are, rows padded by 16 bytes so that eight lanes that read 16 bytes of eight rows meet 32 banks; Q lies
+// there too or in registers; S, P, O, m and l stay in registers. While a step is computed the next K, then V, is on its
+// way through registers (sm_70 has no asynchronous copy).
+//
+// Lanes. One instruction multiplies four 8 x 4 by 4 x 8, one for each quad-pair of lanes. Bit 2 of a lane says which 8
+// rows of 16, bit 3 which 8 keys of 16 (S) or which 16 columns of 32 (O). Inside a quad-pair, with q = lane & 3 and
+// h = lane >> 4: A has row q + 4 h, k = 0 .. 3 (16 bytes are two steps of k); B of S has key q + 4 h likewise; B of O, row
+// major, has key q and four columns from 4 h; element i of a sum is row (q & 1) + 4 h + (i & 2), column (q & 2) + (i & 1) + (i & 4).
+// So P becomes an operand by one exchange between lanes l and l ^ 2, and one with l ^ 8 for the keys of the other half.
+//
+// Sums. The hardware truncates when it adds to a float32 sum, which shows after thousands of steps: products of one step
+// of keys are summed alone, and added to O in float32, which costs nothing because O is scaled then. O is divided by the sum
+// of P as rounded to f16, LSE has the sum of P: so a constant V comes back exactly, and LSE has no rounding of P.
+//
+// Bytes a step from L2: 2 Keys (Dk + Dv) for 2 * 16 Blocks * Warps * Keys (Dk + Dv) flops.
+// -inf: rows whose scores are all -inf keep m = -inf; exponents are taken against 0, so they add zeros. NaN: passed over by
+// the maximum, not by the sums, so the row becomes NaN. Rows without keys: O = 0, LSE = -inf, unless there is a sink.
+//
+// A kernel has two bodies: with masks only, and with everything else as well, whose registers and code the first is spared.
+#ifndef ATTN_CUDA_SM70_FORWARD_CUH
+#define ATTN_CUDA_SM70_FORWARD_CUH
+
+#include "forward.cuh"
+#include "sm70_shapes.h"
+
+DEVICE bool is_eightfold(const attn_view &t, int64_t n)
+{
+    return ((t.stride[0] | t.stride[1] | t.stride[2] | n) & 7) == 0 && is_aligned(t.data, 16);
+}
+
+template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bool OneBuffer, bool All> struct sm70 {
+    static constexpr int Threads = 32 * Warps, Rows = 16 * Blocks * Warps;
+    static constexpr int Unroll = QInRegisters ? Dk / 8 : 16;
+    static constexpr int KPitch = SM70_PITCH(Dk), VPitch = SM70_PITCH(Dv); // bytes
+    static_assert(Dk % 8 == 0 && Dv % 32 == 0 && Keys % 16 == 0 && Blocks * Keys <= 64, "what the loops below assume");
+
+    struct shared {
+        block_of_rows *block;
+        int64_t *k_place, *v_place; // [2][key] byte offsets of rows of K and V of this step and the next, or ROW_NOWHERE
+        int *first, *end;           // [row] visible keys
+        float *scratch;             // [4][32] of this warp; only for All
+        char *q, *k, *v;
+        int64_t *offset;        // [row], at the end in place of q, k and v: where O goes
+        float *factor, *output; // [row]; [16][SM70_OUTPUT_PITCH] of this warp
+    };
+
+    struct state {
+        float o[Blocks][Dv / 16][8];
+        // Of rows sum_row(0) and sum_row(2): the maximum, as an exponent of two; sums of this lane's keys.
+        float m[Blocks][2], l[Blocks][2], rounded[Blocks][2];
+        uint4 q[QInRegisters ? Blocks : 1][QInRegisters ? Dk / 8 : 1];
+    };
+
+    template <int D> struct strip {
+        static constexpr int Columns = D / 8, Count = (Keys * Columns + Threads - 1) / Threads;
+        uint4 word[Count];
+    };
+
+    DEVICE int lane() { return int(thread_index()) & 31; }
+    DEVICE int warp() { return int(thread_index()) >> 5; }
+    DEVICE int operand_row() { return 8 * (lane() >> 2 & 1) + (lane() & 3) + 4 * (lane() >> 4); }
+    DEVICE int operand_key() { return 8 * (lane() >> 3 & 1) + (lane() & 3) + 4 * (lane() >> 4); }
+    DEVICE int sum_row(int i) { return 8 * (lane() >> 2 & 1) + (lane() & 1) + 4 * (lane() >> 4) + (i & 2); }
+    DEVICE int sum_key(int i) { return 8 * (lane() >> 3 & 1) + (lane() & 2) + (i & 1) + (i & 4); }
+    // Element j of the four of a row of a sum.
+    DEVICE constexpr int element(int half, int j) { return (j & 1) + 2 * half + 2 * (j & 2); }
+
+    DEVICE shared carve()
+    {
+        shared t;
+        char *at = shared_memory();
+        t.block = reinterpret_cast<block_of_rows *>(at);
+        t.k_place = reinterpret_cast<int64_t *>(at + SIMT_BLOCK_BYTES);
+        t.v_place = t.k_place + 2 * Keys;
+        t.first = reinterpret_cast<int *>(t.v_place + 2 * Keys);
+        t.end = t.first + Rows;
+        t.scratch = reinterpret_cast<float *>(t.end + Rows) + SM70_SCRATCH / 4 * warp();
+        t.q = reinterpret_cast<char *>(t.end + Rows) + (All ? SM70_SCRATCH * Warps : 0);
+        t.k = t.q + (QInRegisters ? 0 : Rows * KPitch);
+        t.v = OneBuffer ? t.k : t.k + Keys * KPitch;
+        t.offset = reinterpret_cast<int64_t *>(t.q);
+        t.factor = reinterpret_cast<float *>(t.offset + Rows);
+        t.output = t.factor + Rows + 16 * SM70_OUTPUT_PITCH * warp();
+        return t;
+    }
+
+    // ---- global memory --------------------------------------------------------------------------------------------
+
+    // Of a step; by one warp, a lane a key. Sizes that need more than 32 bits are not for these kernels (cuda/forward.c).
+    DEVICE void place_keys(const attn_job &job, const block_of_rows &w, const shared &t, int key)
+    {
+        const int slot = key / Keys % 2 * Keys;
+#pragma unroll 1
+        for (int n = int(thread_index()); n < Keys; n += Threads) {
+            const int at = key + n;
+            int64_t k = ROW_NOWHERE, v = ROW_NOWHERE;
+            if (at >= int(w.key) && at < int(w.key_end)) {
+                int64_t batch = w.seq.k_batch, row = w.seq.k_row + at;
+                if (job.page_size) {
+                    const uint32_t token = uint32_t(row), size = uint32_t(job.page_size);
+                    batch = job.page_table[w.b * job.page_table_stride + token / size];
+                    row = token % size;
+                }
+                k = 2 * attn_row_offset(&job.k, batch, w.hkv, row);
+                v = 2 * attn_row_offset(&job.v, batch, w.hkv, row);
+            }
+            t.k_place[slot + n] = k;
+            t.v_place[slot + n] = v;
+        }
+    }
+
+    // A thread's share of a step's K or V: eight halves at a time, through registers.
+    template <int D> DEVICE void fetch(const attn_view &view, int n, const int64_t *place, strip<D> &to)
+    {
+#pragma unroll
+        for (int i = 0; i < strip<D>::Count; i++) {
+            const int c = int(thread_index()) + i * Threads, column = c % strip<D>::Columns * 8;
+            const bool in = c < Keys * strip<D>::Columns;
+            const int64_t offset = place[in ? c / strip<D>::Columns : 0];
+            to.word[i] = load_if(in && column < n && offset != ROW_NOWHERE, view.data + offset + 2 * column);
+        }
+    }
+
+    template <int D> DEVICE void put(const strip<D> &from, char *to)
+    {
+#pragma unroll
+        for (int i = 0; i < strip<D>::Count; i++) {
+            const int c = int(thread_index()) + i * Threads;
+            if (c < Keys * strip<D>::Columns)
+                store_vector(to + c / strip<D>::Columns * SM70_PITCH(D) + c % strip<D>::Columns * 16, from.word[i]);
+        }
+    }
+
+    // The same where no vector load reaches: half by half, when they are needed.
+    template <int D> DEVICE void copy_halves(const attn_view &view, int n, const int64_t *place, char *to)
+    {
+#pragma unroll 1
+        for (int c = int(thread_index()); c < Keys * D; c += Threads) {
+            const int row = c / D, column = c % D;
+            uint16_t x = 0;
+            if (place[row] != ROW_NOWHERE && column < n) x = attn_load_u16(view.data + place[row] + 2 * column);
+            attn_store_u16(to + row * SM70_PITCH(D) + 2 * column, x);
+        }
+    }
+
+    DEVICE uint4 load_query(const attn_job &job, const block_of_rows &w, bool eightfold, int r, int column)
+    {
+        const uint32_t row = uint32_t(w.row) + uint32_t(r), group = uint32_t(job.group);
+        const int count = int(job.head_dim) - column;
+        uint4 x = {0, 0, 0, 0};
+        if (r >= w.rows || count <= 0) return x;
+        const char *p = job.q.data + 2 * (attn_row_offset(&job.q, w.seq.q_batch, w.hkv * job.group + row % group,
+                                                          w.seq.q_row + row / group) +
+                                          column);
+        if (eightfold) return load_vector<uint4>(p);
+#pragma unroll 1
+        for (int e = 7; e >= 0; e--) {
+            x.w = x.w << 16 | x.z >> 16;
+            x.z = x.z << 16 | x.y >> 16;
+            x.y = x.y << 16 | x.x >> 16;
+            x.x = x.x << 16 | (e < count ? uint32_t(attn_load_u16(p + 2 * e)) : 0u);
+        }
+        return x;
+    }
+
+    DEVICE void load_queries(const attn_job &job, const block_of_rows &w, const shared &t, state &x)
+    {
+        const bool eightfold = is_eightfold(job.q, job.head_dim);
+        if (QInRegisters) {
+#pragma unroll
+            for (int m = 0; m < Blocks; m++)
+#pragma unroll
+                for (int k = 0; k < Dk / 8; k++)
+                    x.q[QInRegisters ? m : 0][QInRegisters ? k : 0] =
+                        load_query(job, w, eightfold, 16 * (Blocks * warp() + m) + operand_row(), 8 * k);
+        } else {
+#pragma unroll 1
+            for (int c = int(thread_index()); c < Rows * (Dk / 8); c += Threads) {
+                const int r = c / (Dk / 8), k = c % (Dk / 8);
+                store_vector(t.q + r * KPitch + 16 * k, load_query(job, w, eightfold, r, 8 * k));
+            }
+        }
+    }
+
+    DEVICE void place_rows(const attn_job &job, const block_of_rows &w, const shared &t)
+    {
+        for (int r = int(thread_index()); r < Rows; r += Threads) {
+            t.first[r] = t.end[r] = 0;
+            if (r >= w.rows) continue;
+            int64_t first, end;
+            attn_visible(&job, &w.seq, (uint32_t(w.row) + uint32_t(r)) / uint32_t(job.group), &first, &end);
+            t.first[r] = int(attn_min(attn_max(first, w.key), w.key_end));
+            t.end[r] = int(attn_max(attn_min(end, w.key_end), w.key));
+        }
+    }
+
+    // ---- a step ---------------------------------------------------------------------------------------------------
+
+    DEVICE void multiply_scores(const shared &t, const state &x, float (&s)[Blocks][Keys / 16][8])
+    {
+        const char *q = t.q + (16 * Blocks * warp() + operand_row()) * KPitch, *k = t.k + operand_key() * KPitch;
+#pragma unroll
+        for (int m = 0; m < Blocks; m++)
+#pragma unroll
+            for (int n = 0; n < Keys / 16; n++)
+#pragma unroll
+                for (int i = 0; i < 8; i++) s[m][n][i] = 0;
+#pragma unroll Unroll
+        for (int d = 0; d < Dk / 8; d++) {
+            uint4 a[Blocks], b[Keys / 16];
+#pragma unroll
+            for (int m = 0; m < Blocks; m++)
+                a[m] = QInRegisters ? x.q[QInRegisters ? m : 0][QInRegisters ? d : 0]
+                                    : load_vector<uint4>(q + 16 * m * KPitch + 16 * d);
+#pragma unroll
+            for (int n = 0; n < Keys / 16; n++) b[n] = load_vector<uint4>(k + 16 * n * KPitch + 16 * d);
+#pragma unroll
+            for (int m = 0; m < Blocks; m++)
+#pragma unroll
+                for (int n = 0; n < Keys / 16; n++) mma_m8n8k4_row_col(s[m][n], {a[m].x, a[m].y}, {b[n].x, b[n].y});
+#pragma unroll
+            for (int m = 0; m < Blocks; m++)
+#pragma unroll
+                for (int n = 0; n < Keys / 16; n++) mma_m8n8k4_row_col(s[m][n], {a[m].z, a[m].w}, {b[n].z, b[n].w});
+        }
+        mma_complete();
+    }
+
+    DEVICE void mask_scores(const shared &t, int key, float (&s)[Blocks][Keys / 16][8])
+    {
+#pragma unroll
+        for (int m = 0; m < Blocks; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int r = 16 * (Blocks * warp() + m) + sum_row(2 * half), first = t.first[r], end = t.end[r];
+#pragma unroll
+                for (int n = 0; n < Keys / 16; n++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        const int i = element(half, j), at = key + 16 * n + sum_key(i);
+                        if (at < first || at >= end) s[m][n][i] = -INFINITY;
+                    }
+            }
+    }
+
+    // Scale and all else but the mask, and which elements dropout keeps: a bit each. Over shared memory, from where a lane
+    // takes only what it has put there, so that one copy of the code serves all.
+    DEVICE uint32_t finish_scores(const attn_job &job, const block_of_rows &w, const shared &t, int key,
+                                  float (&s)[Blocks][Keys / 16][8])
+    {
+        const uint64_t seed = job.has_dropout ? attn_job_dropout_key(&job) : 0;
+        constexpr int PartsOfRow = 2 * (Keys / 16), Parts = Blocks * PartsOfRow; // of four elements
+        float *mine = t.scratch + lane();
+        uint32_t keep = 0;
+#pragma unroll 1
+        for (int b = 0; b < Parts; b++) {
+#pragma unroll
+            for (int c = 0; c < Parts; c++)
+                if (c == b)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) mine[32 * i] = s[c / PartsOfRow][c % PartsOfRow / 2][c % 2 * 4 + i];
+#pragma unroll 1
+            for (int i = 0; i < 4; i++) {
+                const int e = b % 2 * 4 + i, r = 16 * (Blocks * warp() + b / PartsOfRow) + sum_row(e),
+                          at = key + 16 * (b % PartsOfRow / 2) + sum_key(e);
+                if (at < t.first[r] || at >= t.end[r]) continue; // bias may have no such element
+                mine[32 * i] = finish_score(job, w, w.row + r, at, mine[32 * i] * job.scale);
+                if (job.has_dropout && keeps(job, w, seed, w.row + r, at)) keep |= 1u << (4 * b + i);
+            }
+#pragma unroll
+            for (int c = 0; c < Parts; c++)
+                if (c == b)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) s[c / PartsOfRow][c % PartsOfRow / 2][c % 2 * 4 + i] = mine[32 * i];
+        }
+        return keep;
+    }
+
+    DEVICE float row_maximum(float x)
+    {
+        x = fmaxf(x, shuffle_xor(x, 2));
+        return fmaxf(x, shuffle_xor(x, 8));
+    }
+
+    DEVICE float row_total(float x)
+    {
+        x += shuffle_xor(x, 2);
+        return x + shuffle_xor(x, 8);
+    }
+
+    // S to P, by powers of two; m and l; the factors by which O shrinks.
+    DEVICE void softmax(float scale, float (&s)[Blocks][Keys / 16][8], state &x, float (&shrink)[Blocks][2])
+    {
+#pragma unroll
+        for (int m = 0; m < Blocks; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float top = -INFINITY, sum = 0;
+#pragma unroll
+                for (int n = 0; n < Keys / 16; n++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++) top = fmaxf(top, s[m][n][element(half, j)]);
+                const float larger = fmaxf(x.m[m][half], row_maximum(top) * scale),
+                            base = larger == -INFINITY ? 0 : larger;
+                shrink[m][half] = exp2_approx(x.m[m][half] - base); // 1 where m stays, or sums would drift
+                x.m[m][half] = larger;
+#pragma unroll
+                for (int n = 0; n < Keys / 16; n++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        float &score = s[m][n][element(half, j)];
+                        score = exp2_approx(fmaf(score, scale, -base));
+                        sum += score;
+                    }
+                x.l[m][half] = fmaf(x.l[m][half], shrink[m][half], sum);
+            }
+    }
+
+    // P as an operand. Of each 16 keys a quad-pair takes its own 8 first, four at a time: in which order keys are summed
+    // is free, and so no lane has to choose.
+    struct operand {
+        uint32_t word[Blocks][Keys / 16][4][2];
+    };
+
+    DEVICE void make_operand(const float (&s)[Blocks][Keys / 16][8], uint32_t keep, bool has_dropout,
+                             const float (&shrink)[Blocks][2], state &x, operand &p)
+    {
+        const bool upper = (lane() & 2) != 0;
+#pragma unroll
+        for (int m = 0; m < Blocks; m++) {
+            float sum[2] = {0, 0};
+#pragma unroll
+            for (int n = 0; n < Keys / 16; n++) {
+                uint32_t h[4]; // rows 0, 2, 0, 2; keys 0 and 1, then 4 and 5
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    h[j] = pack_half2(s[m][n][2 * j], s[m][n][2 * j + 1]);
+                    sum[j & 1] += low_half(h[j]) + high_half(h[j]);
+                    if (All && has_dropout) {
+                        const uint32_t bits = keep >> (8 * (m * (Keys / 16) + n) + 2 * j);
+                        h[j] &= ((bits & 1) ? 0xffffu : 0) | ((bits & 2) ? 0xffff0000u : 0);
+                    }
+                }
+                const uint32_t got[2] = {shuffle_xor(upper ? h[0] : h[1], 2), shuffle_xor(upper ? h[2] : h[3], 2)};
+                uint32_t own[2][2];
+#pragma unroll
+                for (int g = 0; g < 2; g++) {
+                    own[g][0] = upper ? got[g] : h[2 * g];
+                    own[g][1] = upper ? h[2 * g + 1] : got[g];
+                }
+#pragma unroll
+                for (int g = 0; g < 2; g++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++) {
+                        p.word[m][n][g][e] = own[g][e];
+                        p.word[m][n][2 + g][e] = shuffle_xor(own[g][e], 8);
+                    }
+            }
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                x.rounded[m][half] = fmaf(x.rounded[m][half], shrink[m][half], sum[half]);
+        }
+    }
+
+    DEVICE void multiply_values(const shared &t, const operand &p, const float (&shrink)[Blocks][2], state &x)
+    {
+        const int right = lane() >> 3 & 1;
+        const char *v = t.v + (lane() & 3) * VPitch + 32 * right + 16 * (lane() >> 4);
+        const char *keys[2] = {v + 8 * right * VPitch, v + 8 * (1 - right) * VPitch}; // own, the other's
+#pragma unroll
+        for (int d = 0; d < Dv / 32; d++) {
+            float sum[Blocks][2][8];
+#pragma unroll
+            for (int m = 0; m < Blocks; m++)
+#pragma unroll
+                for (int i = 0; i < 16; i++) sum[m][i / 8][i % 8] = 0;
+#pragma unroll
+            for (int n = 0; n < Keys / 16; n++)
+#pragma unroll
+                for (int step = 0; step < 4; step++) {
+                    const uint4 b = load_vector<uint4>(keys[step / 2] + (16 * n + 4 * (step & 1)) * VPitch + 64 * d);
+#pragma unroll
+                    for (int m = 0; m < Blocks; m++) {
+                        mma_m8n8k4_row_row(sum[m][0], p.word[m][n][step], {b.x, b.y});
+                        mma_m8n8k4_row_row(sum[m][1], p.word[m][n][step], {b.z, b.w});
+                    }
+                }
+            mma_complete();
+#pragma unroll
+            for (int m = 0; m < Blocks; m++)
+#pragma unroll
+                for (int i = 0; i < 16; i++) {
+                    float &o = x.o[m][2 * d + i / 8][i % 8];
+                    o = fmaf(o, shrink[m][i >> 1 & 1], sum[m][i / 8][i % 8]);
+                }
+        }
+    }
+
+    // ---- a task ---------------------------------------------------------------------------------------------------
+
+    DEVICE void clear(state &x)
+    {
+#pragma unroll
+        for (int m = 0; m < Blocks; m++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) x.m[m][half] = -INFINITY, x.l[m][half] = x.rounded[m][half] = 0;
+#pragma unroll
+            for (int d = 0; d < Dv / 16; d++)
+#pragma unroll
+                for (int i = 0; i < 8; i++) x.o[m][d][i] = 0;
+        }
+    }
+
+    DEVICE void store_rows(const attn_simt_forward &p, const block_of_rows &w, const shared &t, const state &x)
+    {
+        const int dv = int(p.job.head_dim_v), warp_row = 16 * Blocks * warp();
+        block_barrier(); // Q, K and V are used up
+#pragma unroll
+        for (int m = 0; m < Blocks; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int r = warp_row + 16 * m + sum_row(2 * half);
+                const float l = row_total(x.l[m][half]), rounded = row_total(x.rounded[m][half]);
+                if ((lane() & 10) != 0 || r >= w.rows) continue;
+                float factor;
+                close_row(p, w, r, x.m[m][half] * 0.69314718f, l, t.offset + r, &factor);
+                const float drop = All && p.job.has_dropout ? p.job.keep_factor : 1.0f;
+                t.factor[r] = rounded == 0 ? 0 : factor * (l / rounded) * drop;
+            }
+#pragma unroll 1
+        for (int c = 0; c < Blocks * (Dv / 32); c++) {
+            const int m = c / (Dv / 32), d = c % (Dv / 32);
+            warp_barrier(); // the chunk before is used up
+#pragma unroll
+            for (int b = 0; b < Blocks * (Dv / 32); b++)
+                if (b == c)
+#pragma unroll
+                    for (int i = 0; i < 16; i++)
+                        t.output[sum_row(i & 7) * SM70_OUTPUT_PITCH + 16 * (lane() >> 3 & 1) + 2 * (i & 4) + 4 * (i / 8) +
+                                 (lane() & 2) + (i & 1)] = x.o[b / (Dv / 32)][b % (Dv / 32) * 2 + i / 8][i & 7];
+            warp_barrier();
+#pragma unroll 1
+            for (int i = 0; i < 4; i++) {
+                const int row = 4 * i + (lane() >> 3), r = warp_row + 16 * m + row, column = 4 * (lane() & 7);
+                if (r >= w.rows || 32 * d + column >= dv) continue;
+                store_four(p, w, t.offset[r] + 32 * d + column, t.factor[r], min(4, dv - 32 * d - column),
+                           t.output + row * SM70_OUTPUT_PITCH + column);
+            }
+        }
+    }
+
+    DEVICE void run_task(const attn_simt_forward &p, const shared &t)
+    {
+        const attn_job &job = p.job;
+        const block_of_rows &w = *t.block;
+        const int dk = int(job.head_dim), dv = int(job.head_dim_v), end = int(w.key_end);
+        const bool eightfold = is_eightfold(job.k, dk) && is_eightfold(job.v, dv);
+        const bool has_more = All && (job.scale < 0 || job.softcap > 0 || job.bias.data || job.alibi || job.has_dropout);
+        const float log2e = 1.44269504f, scale = has_more ? log2e : job.scale * log2e;
+        state x;
+        strip<Dk> next;
+        clear(x);
+        place_rows(job, w, t);
+        load_queries(job, w, t, x);
+        int key = int(w.key) / Keys * Keys;
+        place_keys(job, w, t, key);
+        block_barrier(); // places are written
+        if (eightfold) fetch(job.k, dk, t.k_place + key / Keys % 2 * Keys, next);
+#pragma unroll 1
+        for (; key < end; key += Keys) {
+            const int slot = key / Keys % 2 * Keys;
+            float s[Blocks][Keys / 16][8], shrink[Blocks][2];
+            uint32_t keep = 0;
+            strip<Dv> values;
+            operand weights;
+            block_barrier(); // V is used up; Q and places of rows are written
+            if (eightfold) put(next, t.k);
+            else copy_halves<Dk>(job.k, dk, t.k_place + slot, t.k);
+            if (eightfold) fetch(job.v, dv, t.v_place + slot, values);
+            place_keys(job, w, t, key + Keys);
+            block_barrier(); // K and the next places are complete
+            multiply_scores(t, x, s);
+            if (OneBuffer) block_barrier(); // K is used up
+            if (eightfold) put(values, t.v);
+            else copy_halves<Dv>(job.v, dv, t.v_place + slot, t.v);
+            if (eightfold) fetch(job.k, dk, t.k_place + (Keys - slot), next);
+            if (has_more) keep = finish_scores(job, w, t, key, s);
+            if (int(w.last_first) > key || int(w.first_end) < key + Keys) mask_scores(t, key, s);
+            softmax(scale, s, x, shrink);
+            make_operand(s, keep, job.has_dropout, shrink, x, weights);
+            block_barrier(); // V is complete
+            multiply_values(t, weights, shrink, x);
+        }
+        store_rows(p, w, t, x);
+    }
+
+    DEVICE void forward(const attn_simt_forward &p)
+    {
+        const shared t = carve();
+        for (bool first = true; next_block(p, first, Rows, *t.block); first = false)
+            if (t.block->found) run_task(p, t);
+    }
+};
+
+// Each shape with both bodies.
+#define SM70_KERNELS(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                  \
+    KERNEL(sm70_forward_##dk##_##dv, 32 * warps, blocks_per_sm, attn_simt_forward, p)                                \
+    {                                                                                                                \
+        sm70<dk, dv, keys, blocks, warps, q_in_registers, one_buffer, false>::forward(p);                            \
+    }                                                                                                                \
+    KERNEL(sm70_forward_##dk##_##dv##_all, 32 * warps, blocks_per_sm, attn_simt_forward, p)                          \
+    {                                                                                                                \
+        sm70<dk, dv, keys, blocks, warps, q_in_registers, one_buffer, true>::forward(p);                             \
+    }
+
+#endif
