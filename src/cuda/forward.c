@@ -5,7 +5,6 @@
  *
  * Workspace, in GPU memory: partial results [B][Hkv][row][piece][Dv + 2] in float32, if any sequence can be cut. */
 #include "calls.h"
-#include "kernels/params.h"
 #include <stdio.h>
 
 /* One kernel a number of column chunks, because O lies in registers. */
@@ -59,15 +58,14 @@ attn_status attn_cuda_plan_forward(const attn_context *ctx, const attn_job *job,
     attn_cuda_device *d;
     (void)ctx;
     ATTN_TRY(attn_cuda_find(plan->device - 1, &d));
-    if (!attn_job_is_empty(job)) ATTN_TRY(attn_cuda_check_job(job, d->ordinal));
     if (partial_bytes(&p) > 7e13 || task_count(&p) > 9e18)
         return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", partial_bytes(&p));
     plan->workspace_bytes = attn_job_is_empty(job) ? 0 : (size_t)partial_bytes(&p);
     plan->num_splits = (int32_t)attn_simt_pieces(job, job->max_q, job->max_k);
     snprintf(plan->isa, sizeof plan->isa, "simt");
     snprintf(plan->kernel, sizeof plan->kernel, "forward_simt");
-    snprintf(plan->reason, sizeof plan->reason,
-             "tensors of GPU %d (sm_%d); float32 multiply-adds, which serve everything", d->ordinal, d->capability);
+    snprintf(plan->reason, sizeof plan->reason, "%s GPU %d (sm_%d); float32 multiply-adds, which serve everything",
+             plan->staged ? "host tensors are staged on" : "tensors of", d->ordinal, d->capability);
     return ATTN_OK;
 }
 
@@ -89,11 +87,11 @@ static attn_status launch_all(attn_cuda_device *d, const attn_simt_forward *p, C
     const double heads = (double)job->batch * (double)job->heads_kv;
     if (job->max_q) ATTN_TRY(launch(d, simt_kernel(job), p, task_count(p), SIMT_THREADS, SIMT_SHARED, stream));
     if (job->max_q && p->pieces > 1)
-        ATTN_TRY(launch(d, "simt_forward_fold", p, heads * (double)p->row_room, SIMT_FOLD_THREADS, 0, stream));
-    if (job->q_span.used || job->q_span.start)
-        ATTN_TRY(
-            launch(d, "simt_forward_pad", p, (double)job->batch * (double)job->heads_q, SIMT_FOLD_THREADS, 0, stream));
-    return ATTN_OK;
+        ATTN_TRY(attn_cuda_late(
+            launch(d, "simt_forward_fold", p, heads * (double)p->row_room, SIMT_FOLD_THREADS, 0, stream)));
+    if (!job->q_span.used && !job->q_span.start) return ATTN_OK;
+    return attn_cuda_late(
+        launch(d, "simt_forward_pad", p, (double)job->batch * (double)job->heads_q, SIMT_FOLD_THREADS, 0, stream));
 }
 
 static attn_status run_forward(attn_cuda_device *d, void *arg, void *workspace, CUstream stream)
@@ -107,7 +105,9 @@ static attn_status run_forward(attn_cuda_device *d, void *arg, void *workspace, 
 attn_status attn_cuda_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
                               const attn_exec *exec)
 {
+    attn_cuda_operand list[ATTN_CUDA_JOB_ARRAYS];
     attn_simt_forward p = parameters_of(job);
     if (attn_job_is_empty(job)) return ATTN_OK;
-    return attn_cuda_call(ctx, plan, exec, run_forward, &p);
+    const attn_cuda_arrays arrays = {list, plan->staged ? attn_cuda_job_arrays(&p.job, list) : 0};
+    return attn_cuda_call(ctx, plan, exec, &arrays, run_forward, &p);
 }
