@@ -29,6 +29,7 @@ struct suite_target {
     char isa[16];    /* what the plan must say; "": anything */
     char kernel[16]; /* what stands behind "forward_" in the plan's kernel, at least its beginning */
     int host;        /* its tensors lie in host memory */
+    int staged;      /* all the same it is a GPU */
     attn_context *ctx;
 };
 
@@ -145,6 +146,8 @@ void suite_buffer_free(struct suite_buffer *buffer);
 /* The address to give the library for this target: the data itself, or its mirror, freshly uploaded. NULL: no
  * memory. */
 void *suite_buffer_place(struct suite_buffer *buffer, const struct suite_target *target);
+/* The same for a workspace, which lies where the work is done. */
+void *suite_workspace_place(struct suite_buffer *buffer, const struct suite_target *target);
 /* Brings a device's content back into data; 0 if that failed. */
 int suite_buffer_fetch(struct suite_buffer *buffer, const struct suite_target *target);
 /* 1 if nothing outside the data was written. */

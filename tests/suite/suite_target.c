@@ -10,12 +10,14 @@
 static const struct level {
     int32_t backend;
     const char *name, *force, *isa;
+    int staged; /* gets host tensors, though it is a GPU */
 } levels[] = {
-    {ATTN_BACKEND_CPU, "scalar", "isa=scalar", "scalar"},
-    {ATTN_BACKEND_CPU, "avx2", "isa=avx2", "avx2"},
-    {ATTN_BACKEND_CPU, "avx512", "isa=avx512", "avx512"},
-    {ATTN_BACKEND_CPU, "amx", "isa=amx", "amx"},
-    {ATTN_BACKEND_CUDA, "auto", "", ""},
+    {ATTN_BACKEND_CPU, "scalar", "isa=scalar", "scalar", 0},
+    {ATTN_BACKEND_CPU, "avx2", "isa=avx2", "avx2", 0},
+    {ATTN_BACKEND_CPU, "avx512", "isa=avx512", "avx512", 0},
+    {ATTN_BACKEND_CPU, "amx", "isa=amx", "amx", 0},
+    {ATTN_BACKEND_CUDA, "auto", "", "", 0},
+    {ATTN_BACKEND_CUDA, "staged", "", "", 1},
 };
 enum { LEVELS = sizeof levels / sizeof *levels };
 
@@ -42,6 +44,10 @@ int suite_plan_is(const struct suite_target *target, const char *op, const attn_
     if (plan->backend != target->backend || plan->device != target->index) {
         snprintf(why, size, "plan: backend %d, device %d, expected %d, %d", plan->backend, plan->device,
                  target->backend, target->index);
+        return 0;
+    }
+    if (plan->staged != target->staged) {
+        snprintf(why, size, "plan: staged %d, expected %d", plan->staged, target->staged);
         return 0;
     }
     if (target->isa[0] && strcmp(plan->isa, target->isa)) {
@@ -77,8 +83,9 @@ static void add_device(struct suite *s, int32_t index, const attn_device_info *i
     for (int n = 0; n < LEVELS; n++) {
         if (levels[n].backend != info->backend) continue;
         struct suite_target t = {.backend = info->backend, .index = index, .ordinal = info->ordinal};
-        t.host = info->backend == ATTN_BACKEND_CPU;
-        if (t.host) snprintf(t.device, sizeof t.device, "cpu");
+        t.staged = levels[n].staged;
+        t.host = info->backend == ATTN_BACKEND_CPU || t.staged;
+        if (info->backend == ATTN_BACKEND_CPU) snprintf(t.device, sizeof t.device, "cpu");
         else snprintf(t.device, sizeof t.device, "cuda:%d", (int)info->ordinal);
         snprintf(t.name, sizeof t.name, "%s/%s", t.device, levels[n].name);
         snprintf(t.force, sizeof t.force, "%s", levels[n].force);
