@@ -29,7 +29,7 @@ struct suite_target {
     char isa[16];    /* what the plan must say; "": anything */
     char kernel[16]; /* what stands behind "forward_" in the plan's kernel, at least its beginning */
     int host;        /* its tensors lie in host memory */
-    int staged;      /* all the same it is a GPU */
+    int staged;      /* 1: all the same it is a GPU; -1: one whose arrays lie here and there */
     attn_context *ctx;
 };
 

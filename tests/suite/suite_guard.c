@@ -65,7 +65,8 @@ static void *place_on_device(struct suite_buffer *b, const struct suite_target *
 
 void *suite_buffer_place(struct suite_buffer *b, const struct suite_target *target)
 {
-    return target->host ? b->data : place_on_device(b, target);
+    int here = target->host || (target->staged < 0 && (suite_mix(b->bytes) & 1)); /* always the same for a case */
+    return here ? b->data : place_on_device(b, target);
 }
 
 void *suite_workspace_place(struct suite_buffer *b, const struct suite_target *target)
@@ -77,7 +78,7 @@ int suite_buffer_fetch(struct suite_buffer *b, const struct suite_target *target
 {
     unsigned char before[MIRROR_EDGE], after[MIRROR_EDGE];
     unsigned char *mirror = b->mirror;
-    if (!mirror) return target->host;
+    if (!mirror) return target->host || target->staged;
     if (attn_download(target->ctx, before, mirror, MIRROR_EDGE, NULL) != ATTN_OK) return 0;
     if (attn_download(target->ctx, b->data, mirror + MIRROR_EDGE, b->bytes, NULL) != ATTN_OK) return 0;
     if (attn_download(target->ctx, after, mirror + MIRROR_EDGE + b->bytes, MIRROR_EDGE, NULL) != ATTN_OK) return 0;
