@@ -36,6 +36,8 @@ struct suite_target {
 /* A further context on a target, for other thread counts or forced choices; NULL if it is refused. extra may be
  * NULL. */
 attn_context *suite_context(const struct suite_target *target, int threads, const char *extra);
+/* One that also reads index arrays in a GPU's memory; NULL if it is refused. */
+attn_context *suite_checking_context(const struct suite_target *target);
 /* 1 if the plan names the backend, device, level and kernel that this target stands for; else why holds the
  * difference. */
 int suite_plan_is(const struct suite_target *target, const char *op, const attn_plan *plan, char *why, size_t size);

@@ -39,6 +39,14 @@ attn_context *suite_context(const struct suite_target *target, int threads, cons
     return attn_create(&config, &ctx) == ATTN_OK ? ctx : NULL;
 }
 
+attn_context *suite_checking_context(const struct suite_target *target)
+{
+    attn_config config = {.struct_size = sizeof config, .backend = target->backend, .device = target->ordinal};
+    attn_context *ctx;
+    config.flags = ATTN_CFG_CHECK_INDICES;
+    return attn_create(&config, &ctx) == ATTN_OK ? ctx : NULL;
+}
+
 int suite_plan_is(const struct suite_target *target, const char *op, const attn_plan *plan, char *why, size_t size)
 {
     char kernel[64];
