@@ -70,7 +70,7 @@ static attn_status run_staged(attn_cuda_staging *s, size_t workspace_bytes, void
     attn_status status = attn_cuda_staging_upload(s);
     if (status == ATTN_OK) status = body(s->device, arg, workspace, s->stream);
     if (status == ATTN_OK) status = attn_cuda_late(attn_cuda_staging_download(s));
-    else s->device->driver->stream_synchronize(s->stream); /* which may be reading the caller's memory */
+    if (status != ATTN_OK) s->device->driver->stream_synchronize(s->stream); /* copies may be on their way */
     attn_cuda_workspace_give(s->ctx, memory);
     attn_context_release(s->ctx, s->bounce);
     return status;

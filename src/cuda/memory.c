@@ -95,7 +95,9 @@ static attn_status copy(attn_cuda_device *d, void *dst, const void *src, size_t 
     if (upload) ATTN_TRY(ATTN_CUDA_CALL(d->driver, upload, (CUdeviceptr)(uintptr_t)dst, src, bytes, stream));
     else ATTN_TRY(ATTN_CUDA_CALL(d->driver, download, dst, (CUdeviceptr)(uintptr_t)src, bytes, stream));
     if (stream && !(exec->flags & ATTN_EXEC_WAIT)) return ATTN_OK;
-    return ATTN_CUDA_CALL(d->driver, stream_synchronize, stream);
+    attn_status status = ATTN_CUDA_CALL(d->driver, stream_synchronize, stream);
+    if (status != ATTN_OK) d->driver->stream_synchronize(stream); /* the host's memory may be gone afterwards */
+    return status;
 }
 
 attn_status attn_cuda_copy(const attn_context *ctx, void *dst, const void *src, size_t bytes, bool upload,

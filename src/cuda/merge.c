@@ -27,14 +27,15 @@ static attn_status run_merge(attn_cuda_device *d, void *arg, void *workspace, CU
     attn_cuda_launch l = {.threads = SIMT_FOLD_THREADS, .parameters = p, .parameter_bytes = sizeof *p};
     l.blocks = attn_cuda_grid((double)p->shape[0] * (double)p->shape[1] * (double)p->shape[2]);
     ATTN_TRY(attn_cuda_kernel(d, "simt_merge", "simt_merge", 0, &l.function));
-    if (workspace) {
-        ATTN_CUDA_TRY(d->driver, upload, (CUdeviceptr)(uintptr_t)workspace, call->parts,
-                      sizeof *call->parts * (size_t)p->parts, stream);
-        p->more_parts = workspace;
-    }
-    ATTN_TRY(attn_cuda_run(d, &l, stream));
+    if (!workspace) return attn_cuda_run(d, &l, stream);
+    p->more_parts = workspace;
+    ATTN_CUDA_TRY(d->driver, upload, (CUdeviceptr)(uintptr_t)workspace, call->parts,
+                  sizeof *call->parts * (size_t)p->parts, stream);
+    attn_status status = attn_cuda_run(d, &l, stream);
+    if (status == ATTN_OK) status = attn_cuda_late(ATTN_CUDA_CALL(d->driver, stream_synchronize, stream));
     /* The description is gone when this call returns. */
-    return workspace ? attn_cuda_late(ATTN_CUDA_CALL(d->driver, stream_synchronize, stream)) : ATTN_OK;
+    if (status != ATTN_OK) d->driver->stream_synchronize(stream);
+    return status;
 }
 
 static attn_status run_on_arrays(const attn_context *ctx, merge_call *call, attn_simt_part *parts,
