@@ -74,15 +74,17 @@ static attn_status prepare(const attn_context *ctx, attn_op op, const attn_probl
     attn_survey_begin(&survey, ctx, exec);
     ATTN_TRY(attn_survey_problem(&survey, &p));
     ATTN_TRY(attn_validate_problem(&p, survey.readable, job));
-    if (op == ATTN_OP_DROPOUT_MASK) ATTN_TRY(attn_survey_mask(&survey, job, keep));
-    settle_device(&survey, exec);
-    if (must_check_indices(ctx, &survey)) ATTN_TRY(attn_check_problem_indices(ctx, exec, &p, job));
     if (op == ATTN_OP_BACKWARD) {
         ATTN_TRY(attn_import(&g, sizeof g, grads, "grads"));
+        ATTN_TRY(attn_survey_grads(&survey, &g));
         ATTN_TRY(attn_validate_grads(&p, &g, job));
-    } else if (op != ATTN_OP_FORWARD && op != ATTN_OP_DROPOUT_MASK) {
+    } else if (op == ATTN_OP_DROPOUT_MASK) {
+        if (keep) ATTN_TRY(attn_survey_mask(&survey, job, keep));
+    } else if (op != ATTN_OP_FORWARD) {
         return attn_fail(ATTN_INVALID_ARGUMENT, "op: %d is no attn_op", (int)op);
     }
+    settle_device(&survey, exec);
+    if (must_check_indices(ctx, &survey)) ATTN_TRY(attn_check_problem_indices(ctx, exec, &p, job));
     if (!job->num_splits) job->num_splits = ctx->force.splits;
     const attn_backend_table *backend = serving(ctx, exec);
     ATTN_TRY(first_plan(ctx, exec, &survey, plan));

@@ -83,6 +83,18 @@ attn_status attn_survey_problem(attn_survey *s, const attn_problem *p)
     return ATTN_OK;
 }
 
+attn_status attn_survey_grads(attn_survey *s, const attn_grads *g)
+{
+    TENSOR(g, dout);
+    TENSOR(g, dq);
+    TENSOR(g, dk);
+    TENSOR(g, dv);
+    TENSOR(g, dbias);
+    TENSOR(g, dlse);
+    ARRAY(g, dsink);
+    return ATTN_OK;
+}
+
 attn_status attn_survey_append(attn_survey *s, const attn_append *a)
 {
     attn_rope rope;
@@ -107,7 +119,7 @@ attn_status attn_survey_mask(attn_survey *s, const attn_job *job, const attn_ten
 {
     s->host[0] = '\0';
     ATTN_TRY(look_at(s, "seed_offset", job->seed_offset));
-    return keep ? look_at_tensor(s, "keep", "keep.scale", keep) : ATTN_OK;
+    return look_at_tensor(s, "keep", "keep.scale", keep);
 }
 
 attn_status attn_survey_merge(attn_survey *s, const attn_merge_job *job, const attn_tensor *out, const attn_tensor *lse)

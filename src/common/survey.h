@@ -19,6 +19,7 @@ void attn_survey_begin(attn_survey *survey, const attn_context *ctx, const attn_
 /* These look at structs that are not validated yet. INVALID_ARGUMENT for memory of another GPU than the one that
  * computes, UNSUPPORTED for a GPU's where the CPU must; both name the field. */
 attn_status attn_survey_problem(attn_survey *survey, const attn_problem *problem);
+attn_status attn_survey_grads(attn_survey *survey, const attn_grads *grads);
 attn_status attn_survey_append(attn_survey *survey, const attn_append *append);
 /* These at validated ones. */
 attn_status attn_survey_mask(attn_survey *survey, const attn_job *job, const attn_tensor *keep);
