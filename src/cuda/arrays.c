@@ -67,6 +67,26 @@ static attn_cuda_operand *lengths(attn_cuda_operand *next, const char *const nam
     return next;
 }
 
+static bool is_readable(const void *pointer)
+{
+    int32_t unused;
+    bool readable;
+    return !pointer || (attn_cuda_place(pointer, &unused, &readable) == ATTN_OK && readable);
+}
+
+/* Of a cache with room to grow, what any sequence uses, if the host can read that. */
+static int64_t rows_in_use(const attn_span *span, int64_t batch)
+{
+    int64_t most = 0;
+    if (span->offsets || !span->used || !is_readable(span->used) || !is_readable(span->start)) return span->room;
+    for (int64_t b = 0; b < batch; b++) {
+        int64_t base, room, row, used;
+        attn_span_rows(span, b, &base, &room, &row, &used);
+        most = attn_max(most, row + used);
+    }
+    return most;
+}
+
 /* Rows that belong to no sequence are not written, so what is there goes the whole way. */
 static int output_access(const attn_span *span) { return span->offsets ? READS | WRITES : WRITES; }
 
@@ -76,7 +96,7 @@ int attn_cuda_job_arrays(attn_job *job, attn_cuda_operand list[ATTN_CUDA_JOB_ARR
     static const char *const kv_len[] = {"kv_len.used", "kv_len.offsets", "kv_len.start"};
     const int64_t q_batch = job->q_span.offsets ? 1 : job->batch, q_rows = job->q_span.room;
     const int64_t k_batch = job->page_size ? job->page_count : job->kv_span.offsets ? 1 : job->batch;
-    const int64_t k_rows = job->page_size ? job->page_size : job->kv_span.room;
+    const int64_t k_rows = job->page_size ? job->page_size : rows_in_use(&job->kv_span, job->batch);
     const int64_t columns = job->page_size ? job->kv_span.room / job->page_size : 0;
     const shape q = {{q_batch, job->heads_q, q_rows, job->head_dim}};
     const shape k = {{k_batch, job->heads_kv, k_rows, job->head_dim}};

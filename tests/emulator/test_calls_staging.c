@@ -196,6 +196,30 @@ static void latent_cache_is_copied_once(void **state)
     free(kv);
 }
 
+/* Of a cache of 32 MiB the four keys in use: the others are in nobody's way. */
+static void unused_keys_stay(void **state)
+{
+    enum { ROOM_FOR = 1 << 16, WIDE = 64 };
+    float *k = malloc((size_t)ROOM_FOR * WIDE * 4), *v = malloc((size_t)ROOM_FOR * WIDE * 4), q[WIDE] = {0}, out[WIDE];
+    int32_t used = 3, start = 1;
+    attn_problem p = ATTN_PROBLEM_INIT;
+    (void)state;
+    attn_context *ctx = calls_context(CUDA, 0, NULL);
+    p.q = attn_bhsd(q, ATTN_F32, 1, 1, 1, WIDE);
+    p.k = attn_bhsd(k, ATTN_F32, 1, 1, ROOM_FOR, WIDE);
+    p.v = attn_bhsd(v, ATTN_F32, 1, 1, ROOM_FOR, WIDE);
+    p.out = attn_bhsd(out, ATTN_F32, 1, 1, 1, WIDE);
+    p.kv_len.used = &used;
+    p.kv_len.start = &start;
+    for (int n = 0; n < 4 * WIDE; n++) k[n] = 0, v[n] = (float)(n / WIDE); /* so the mean of 1, 2 and 3 comes out */
+    calls_succeed(attn_forward(ctx, &p, NULL));
+    for (int d = 0; d < WIDE; d++) assert_true(out[d] > 1.999f && out[d] < 2.001f);
+    assert_true(calls_counts().device_bytes <= 2 << 20);
+    attn_destroy(ctx);
+    free(k);
+    free(v);
+}
+
 /* A step of decoding with a cache of 64 MiB and tables of 16 MiB copies its rows only. */
 static void appending_copies_new_rows(void **state)
 {
@@ -394,6 +418,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(views),
         cmocka_unit_test(merges),
         cmocka_unit_test(latent_cache_is_copied_once),
+        cmocka_unit_test(unused_keys_stay),
         cmocka_unit_test(appending_copies_new_rows),
         cmocka_unit_test(refusals),
         cmocka_unit_test(capture),
