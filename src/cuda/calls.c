@@ -55,14 +55,10 @@ static attn_status run_with_cache(const attn_cuda_staging *s, size_t bytes, attn
 }
 
 /* One piece of memory: copies, and behind them the workspace that the caller may not have given. */
-static attn_status run_staged(attn_cuda_staging *s, size_t workspace_bytes, void *workspace, attn_cuda_body *body,
-                              void *arg)
+static attn_status run_staged(attn_cuda_staging *s, size_t bytes, size_t workspace_bytes, void *workspace,
+                              attn_cuda_body *body, void *arg)
 {
     attn_cuda_workspace *memory;
-    const char *first;
-    size_t bytes;
-    ATTN_TRY(attn_cuda_staging_measure(s, &bytes, &first));
-    if (first) ATTN_TRY(refuse_capture(s, 0, first));
     if (bytes + workspace_bytes < bytes) return attn_fail(ATTN_OUT_OF_MEMORY, "no GPU has memory for host tensors");
     ATTN_TRY(attn_cuda_workspace_take(s->ctx, s->device, s->stream, bytes + workspace_bytes, &memory));
     s->copies = memory->address;
@@ -81,9 +77,15 @@ static attn_status run(attn_cuda_staging *s, const attn_plan *plan, const attn_e
 {
     const bool wait = exec->flags & ATTN_EXEC_WAIT;
     void *workspace = plan->workspace_bytes ? exec->workspace : NULL;
+    const char *first;
+    size_t bytes;
     ATTN_TRY(attn_cuda_check_stream(s->device, s->stream));
     if (workspace) ATTN_TRY(check_workspace(workspace, s->device->ordinal));
-    if (plan->staged) return run_staged(s, workspace ? 0 : plan->workspace_bytes, workspace, body, arg);
+    ATTN_TRY(attn_cuda_staging_measure(s, &bytes, &first));
+    if (first) {
+        ATTN_TRY(refuse_capture(s, 0, first));
+        return run_staged(s, bytes, workspace ? 0 : plan->workspace_bytes, workspace, body, arg);
+    }
     if (workspace || !plan->workspace_bytes) return compute(s, body, arg, workspace, wait);
     return run_with_cache(s, plan->workspace_bytes, body, arg, wait);
 }

@@ -75,8 +75,8 @@ attn_status attn_cuda_workspace_take(const attn_context *ctx, attn_cuda_device *
 {
     struct attn_cuda_state *state = ctx->cuda;
     if (bytes > d->memory_bytes)
-        return attn_fail(ATTN_OUT_OF_MEMORY, "a workspace of %zu bytes: GPU %d (%s) has %llu", bytes, d->ordinal,
-                         d->name, (unsigned long long)d->memory_bytes);
+        return attn_fail(ATTN_OUT_OF_MEMORY, "%zu bytes for workspace and copies of host tensors: GPU %d (%s) has %llu",
+                         bytes, d->ordinal, d->name, (unsigned long long)d->memory_bytes);
     pthread_mutex_lock(&state->lock);
     attn_cuda_workspace *w = pick(state, d, stream, false, true, bytes);
     if (!w) w = pick(state, d, stream, true, false, bytes);
