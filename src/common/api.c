@@ -25,10 +25,10 @@ static attn_status first_plan(const attn_context *ctx, const attn_exec *exec, co
         return ATTN_OK;
     }
     plan->device = survey->gpu + 1;
-    plan->staged = survey->host[0] != '\0';
+    plan->staged = survey->host != NULL;
     if (plan->staged && ctx->force.stage_never)
-        return attn_fail(ATTN_UNSUPPORTED, "%s: host memory, GPU %d computes, and stage=never is forced", survey->host,
-                         survey->gpu);
+        return attn_fail(ATTN_UNSUPPORTED, "%s: host memory, GPU %d computes, and stage=never is forced",
+                         attn_survey_name(survey->host, survey->part).text, survey->gpu);
     return ATTN_OK;
 }
 

@@ -12,27 +12,34 @@ void attn_survey_begin(attn_survey *s, const attn_context *ctx, const attn_exec 
     s->asks = ctx->cuda && (s->gpu >= 0 || attn_cuda_active());
 }
 
+attn_array_name attn_survey_name(const char *name, int32_t part)
+{
+    attn_array_name n;
+    if (part < 0) snprintf(n.text, sizeof n.text, "%s", name);
+    else snprintf(n.text, sizeof n.text, "%s[%d]", name, part);
+    return n;
+}
+
 /* part: index of an array's element, -1: none. *readable: whether the host can read it. */
 static attn_status look(attn_survey *s, const char *name, int32_t part, const void *pointer, bool *readable)
 {
-    char text[40];
     int32_t owner = -1;
     *readable = true;
     if (!pointer) return ATTN_OK;
     if (s->asks) ATTN_TRY(attn_cuda_place(pointer, &owner, readable));
-    if (owner < 0 && s->host[0]) return ATTN_OK;
-    if (part < 0) snprintf(text, sizeof text, "%s", name);
-    else snprintf(text, sizeof text, "%s[%d]", name, part);
     if (owner < 0) {
-        memcpy(s->host, text, sizeof text);
+        if (s->host) return ATTN_OK;
+        s->host = name;
+        s->part = part;
         return ATTN_OK;
     }
     if (!s->cpu_only && s->gpu < 0) s->gpu = owner;
     if (*readable || owner == s->gpu) return ATTN_OK; /* managed memory is everybody's */
     if (s->cpu_only)
-        return attn_fail(ATTN_UNSUPPORTED, "%s: memory of GPU %d, but exec.device says that the CPU computes", text,
-                         owner);
-    return attn_fail(ATTN_INVALID_ARGUMENT, "%s: memory of GPU %d, but GPU %d computes", text, owner, s->gpu);
+        return attn_fail(ATTN_UNSUPPORTED, "%s: memory of GPU %d, but exec.device says that the CPU computes",
+                         attn_survey_name(name, part).text, owner);
+    return attn_fail(ATTN_INVALID_ARGUMENT, "%s: memory of GPU %d, but GPU %d computes",
+                     attn_survey_name(name, part).text, owner, s->gpu);
 }
 
 static attn_status look_at(attn_survey *s, const char *name, const void *pointer)
@@ -117,7 +124,7 @@ attn_status attn_survey_append(attn_survey *s, const attn_append *a)
 /* The problem's tensors say who computes, but are not touched. */
 attn_status attn_survey_mask(attn_survey *s, const attn_job *job, const attn_tensor *keep)
 {
-    s->host[0] = '\0';
+    s->host = NULL;
     ATTN_TRY(look_at(s, "seed_offset", job->seed_offset));
     return look_at_tensor(s, "keep", "keep.scale", keep);
 }

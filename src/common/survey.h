@@ -6,12 +6,19 @@
 #include "internal.h"
 
 typedef struct attn_survey {
-    bool asks;     /* the driver about pointers: without, all of them are the host's */
-    bool cpu_only; /* exec.device says so */
-    bool readable; /* by the host: all index arrays (lengths, page tables, slots, positions) */
-    int32_t gpu;   /* that computes; -1: the CPU, unless a GPU's memory turns up */
-    char host[40]; /* the first array in host memory; "": there is none */
+    bool asks;        /* the driver about pointers: without, all of them are the host's */
+    bool cpu_only;    /* exec.device says so */
+    bool readable;    /* by the host: all index arrays (lengths, page tables, slots, positions) */
+    int32_t gpu;      /* that computes; -1: the CPU, unless a GPU's memory turns up */
+    const char *host; /* the first array in host memory; NULL: there is none */
+    int32_t part;     /* its index, as in "out_parts[3]"; -1: it has none */
 } attn_survey;
+
+/* The name of an array in a text. */
+typedef struct attn_array_name {
+    char text[40];
+} attn_array_name;
+attn_array_name attn_survey_name(const char *name, int32_t part);
 
 /* exec is checked. No driver is asked in a process where nobody can have memory of a GPU. */
 void attn_survey_begin(attn_survey *survey, const attn_context *ctx, const attn_exec *exec);
