@@ -133,7 +133,8 @@ ATTN_API attn_status attn_device_get(int32_t index, attn_device_info *info);
  *
  * `force` pins automatic choices: a comma-separated list of key=value, for example
  * "isa=scalar,threads=4". Keys: backend (auto, cpu, cuda, reference), isa (scalar, ...), kernel (a
- * name that attn_plan gives), splits (1 and up), threads (1 to 1024), stage (auto, never). The
+ * name that attn_plan gives), splits (1 and up), threads (1 to 1024), stage (auto, never: a GPU that
+ * would have to copy host tensors to itself answers UNSUPPORTED instead). The
  * environment variable ATTN_FORCE takes the same words and is used for keys that `force` lacks.
  * `backend` in ATTN_FORCE applies only where the config says AUTO. An unknown key or value is
  * INVALID_ARGUMENT.
@@ -218,7 +219,8 @@ ATTN_API const char *attn_dtype_name(attn_dtype dtype);
  *     length, or the page table's capacity) - start[b].
  * start is left padding. Rows of a sequence's room that are not used are padding: keys and values
  * there are never read, outputs there are set to O = 0, LSE = -inf, gradient 0. Output rows that
- * belong to no sequence are not written. The arrays live where q's data lives. */
+ * belong to no sequence are not written. On a GPU the arrays may lie in its memory, where what they hold
+ * is taken on trust (but see ATTN_CFG_CHECK_INDICES), or in host memory, where it is checked. */
 typedef struct attn_lengths {
     const int32_t *used;    /* [B] tokens in use                                                  */
     const int32_t *offsets; /* [B+1] ascending start rows of packed sequences                     */
@@ -283,7 +285,7 @@ typedef struct attn_problem {
     float dropout;         /* probability of dropping, 0 to 1                                     */
     uint64_t seed, offset; /* the dropout mask is a pure function of (seed, offset) and the indices
                               (batch, head, query, key), the same on every device                 */
-    const uint64_t *seed_offset; /* optional {seed, offset} read when the call runs, from q's side  */
+    const uint64_t *seed_offset; /* optional {seed, offset} read when the call runs                 */
     /* Added to the indices of the dropout mask and to nothing else, so that a shard (of a batch, of
      * heads, of a ring) draws its part of the whole problem's mask. 0 .. 2^32 - size. */
     int64_t batch_origin, head_origin, row_origin, column_origin;
@@ -315,20 +317,33 @@ typedef struct attn_grads {
 /* ---- Execution --------------------------------------------------------------------------------
  * exec == NULL: the call returns when the result is there. Otherwise a CUDA call is put on `stream`
  * as given and returns at once, unless ATTN_EXEC_WAIT is set or a host tensor is staged; CPU calls
- * always return with the result. With a caller's workspace of the queried size a call allocates
- * nothing and, on a GPU, does not synchronise. The workspace belongs to the call until its result
- * is there; its content is scratch. While `stream` captures a graph, host tensors, host lengths and
- * a missing workspace are UNSUPPORTED; a stream of a context other than the device's primary one is
- * INVALID_ARGUMENT. */
+ * always return with the result. With a caller's workspace of the queried size a call without host tensors
+ * allocates nothing and, on a GPU, does not synchronise. The workspace belongs to the call until its result
+ * is there; its content is scratch, and it lies in the memory of the device. While `stream` captures a graph,
+ * host tensors, host lengths and a missing workspace are UNSUPPORTED; a stream of a context other than
+ * the device's primary one is INVALID_ARGUMENT.
+ *
+ * Which device: the one that exec or the context names; in a context for all devices the GPU whose memory
+ * any tensor or array lies in, and the CPU if all are the host's. Memory of another GPU is INVALID_ARGUMENT,
+ * a GPU's memory where exec names the CPU UNSUPPORTED. A context for the CPU alone does not look: all that
+ * it is given must be host memory.
+ *
+ * Staging: what a call on a GPU finds in host memory (tensors and arrays, in any mixture) is copied to memory
+ * of that GPU which the library keeps for the next call, and results are copied back; the call waits. Of a
+ * strided tensor only its elements are read and written. Keys beyond the longest sequence stay where they are
+ * if kv_len.used is host memory; a pool of pages is copied whole. attn_kv_append copies the new tokens' rows
+ * instead of the cache, unless a cache, its scale or an index array lies in the GPU's memory: then a cache in
+ * host memory makes the whole way to the GPU and back, and nobody else may write to it meanwhile. */
 enum { ATTN_EXEC_WAIT = 1u };
 
 typedef struct attn_exec {
     uint32_t struct_size;
     uint32_t flags;      /* ATTN_EXEC_*                                                           */
-    int32_t device;      /* 0: where the tensors are, or automatic; n + 1: device n               */
+    int32_t device;      /* 0: where the tensors are, see above; n + 1: device n                  */
     int32_t reserved;    /* 0                                                                     */
     void *stream;        /* cudaStream_t or CUstream; NULL: the legacy default stream. CPU: unused */
-    void *workspace;     /* aligned to 64 bytes; NULL: the library takes it from its own memory   */
+    void *workspace;     /* aligned to 64 bytes; NULL: the library takes it from its own memory,
+                            as it does memory for staged copies in any case                       */
     size_t workspace_bytes;
 } attn_exec;
 #define ATTN_EXEC_INIT ATTN_INIT_(attn_exec)
@@ -344,7 +359,7 @@ typedef struct attn_plan {
     int32_t threads;         /* CPU                                                               */
     int32_t staged;          /* 1: host tensors are copied to that device and back                */
     size_t workspace_bytes;  /* enough for every call with these sizes and the same arrays present,
-                                whatever lengths and page tables hold                             */
+                                whatever lengths and page tables hold; without staged copies      */
     double estimated_seconds;/* the cost model's figure; 0: none was needed to choose             */
     char isa[16];            /* "scalar", "avx2", "sm_70"                                         */
     char kernel[64];         /* "forward_scalar", "forward_sm70_d128"                             */

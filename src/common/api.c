@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The calls that compute: import, validate, plan, find a workspace, run. */
+#include "survey.h"
 #include "validate.h"
 #include <stdio.h>
 
@@ -8,20 +9,27 @@ static attn_status check_context(const attn_context *ctx)
     return ctx ? ATTN_OK : attn_fail(ATTN_INVALID_ARGUMENT, "ctx is NULL");
 }
 
-/* Who serves a call. A context for all devices sends it to a GPU only where exec asks for one: nothing is there yet
- * to choose between. */
+/* Who serves a call, once the survey has had its say. */
 static const attn_backend_table *serving(const attn_context *ctx, const attn_exec *exec)
 {
     return exec->device > 1 ? &attn_cuda_backend : ctx->backend;
 }
 
-static attn_plan first_plan(const attn_context *ctx, const attn_exec *exec)
+static attn_status first_plan(const attn_context *ctx, const attn_exec *exec, const attn_survey *survey,
+                              attn_plan *plan)
 {
     const attn_backend_table *backend = serving(ctx, exec);
-    attn_plan plan = {.backend = (int32_t)backend->id, .num_splits = 1};
-    if (backend == &attn_cuda_backend) plan.device = exec->device ? exec->device - 1 : ctx->gpu + 1;
-    else plan.threads = ctx->threads;
-    return plan;
+    *plan = (attn_plan){.backend = (int32_t)backend->id, .num_splits = 1};
+    if (backend != &attn_cuda_backend) {
+        plan->threads = ctx->threads;
+        return ATTN_OK;
+    }
+    plan->device = survey->gpu + 1;
+    plan->staged = survey->host != NULL;
+    if (plan->staged && ctx->force.stage_never)
+        return attn_fail(ATTN_UNSUPPORTED, "%s: host memory, GPU %d computes, and stage=never is forced",
+                         attn_survey_name(survey->host, survey->part).text, survey->gpu);
+    return ATTN_OK;
 }
 
 /* Operations without a choice of kernels; `there` is the backend's function. */
@@ -33,44 +41,58 @@ static attn_status plan_portable(const attn_backend_table *backend, bool there, 
     snprintf(plan->kernel, sizeof plan->kernel, "%s_%s", operation, backend->name);
     bool gpu = backend == &attn_cuda_backend;
     snprintf(plan->isa, sizeof plan->isa, "%s", gpu ? "simt" : "portable");
-    snprintf(plan->reason, sizeof plan->reason, "%s",
-             gpu ? "a GPU's tensors; one implementation for all GPUs" : "host tensors; one portable implementation");
+    if (gpu)
+        snprintf(plan->reason, sizeof plan->reason, "%s GPU %d; one implementation for all GPUs",
+                 plan->staged ? "host tensors are staged on" : "tensors of", plan->device - 1);
+    else snprintf(plan->reason, sizeof plan->reason, "host tensors; one portable implementation");
     return ATTN_OK;
 }
 
-/* Whether the host may read length arrays and page tables, which live where `data` lives. */
-static attn_status find_readable(const attn_backend_table *backend, const void *data, bool *readable)
+/* From here on exec names the GPU where one computes. */
+static void settle_device(const attn_survey *survey, attn_exec *exec)
 {
-    *readable = true;
-    return backend == &attn_cuda_backend ? attn_cuda_readable(data, readable) : ATTN_OK;
+    if (survey->gpu >= 0) exec->device = survey->gpu + 2;
 }
 
-/* Runs the whole way from the caller's structs to a plan; nothing has been written when it fails. */
+static bool must_check_indices(const attn_context *ctx, const attn_survey *survey)
+{
+    return (ctx->flags & ATTN_CFG_CHECK_INDICES) && !survey->readable;
+}
+
+/* Runs the whole way from the caller's structs to a plan; nothing has been written when it fails. `keep`: of
+ * attn_dropout_mask, else NULL. */
 static attn_status prepare(const attn_context *ctx, attn_op op, const attn_problem *problem, const attn_grads *grads,
-                           const attn_exec *given, attn_job *job, attn_exec *exec, attn_plan *plan)
+                           const attn_tensor *keep, const attn_exec *given, attn_job *job, attn_exec *exec,
+                           attn_plan *plan)
 {
     attn_problem p;
     attn_grads g;
-    bool readable;
+    attn_survey survey;
     ATTN_TRY(check_context(ctx));
     ATTN_TRY(attn_check_exec(ctx, given, exec));
     ATTN_TRY(attn_import(&p, sizeof p, problem, "problem"));
-    const attn_backend_table *backend = serving(ctx, exec);
-    ATTN_TRY(find_readable(backend, p.q.data, &readable));
-    ATTN_TRY(attn_validate_problem(&p, readable, job));
+    attn_survey_begin(&survey, ctx, exec);
+    ATTN_TRY(attn_survey_problem(&survey, &p));
+    ATTN_TRY(attn_validate_problem(&p, survey.readable, job));
     if (op == ATTN_OP_BACKWARD) {
         ATTN_TRY(attn_import(&g, sizeof g, grads, "grads"));
+        ATTN_TRY(attn_survey_grads(&survey, &g));
         ATTN_TRY(attn_validate_grads(&p, &g, job));
-    } else if (op != ATTN_OP_FORWARD && op != ATTN_OP_DROPOUT_MASK) {
+    } else if (op == ATTN_OP_DROPOUT_MASK) {
+        if (keep) ATTN_TRY(attn_survey_mask(&survey, job, keep));
+    } else if (op != ATTN_OP_FORWARD) {
         return attn_fail(ATTN_INVALID_ARGUMENT, "op: %d is no attn_op", (int)op);
     }
+    settle_device(&survey, exec);
+    if (must_check_indices(ctx, &survey)) ATTN_TRY(attn_check_problem_indices(ctx, exec, &p, job));
     if (!job->num_splits) job->num_splits = ctx->force.splits;
-    *plan = first_plan(ctx, exec);
+    const attn_backend_table *backend = serving(ctx, exec);
+    ATTN_TRY(first_plan(ctx, exec, &survey, plan));
     if (op == ATTN_OP_DROPOUT_MASK) ATTN_TRY(plan_portable(backend, backend->dropout_mask, "dropout_mask", plan));
     else ATTN_TRY(backend->plan(ctx, op, job, plan));
     /* A forced forward kernel leaves backward free, and the other way round. */
     size_t operation = strcspn(plan->kernel, "_");
-    if (strncmp(ctx->force.kernel, plan->kernel, operation) == 0 && strcmp(ctx->force.kernel, plan->kernel) != 0)
+    if (strncmp(ctx->force.kernel, plan->kernel, operation) == 0 && !attn_kernel_is(plan->kernel, ctx->force.kernel))
         return attn_fail(ATTN_UNSUPPORTED, "kernel=%s is forced, but this problem is served by %s", ctx->force.kernel,
                          plan->kernel);
     return ATTN_OK;
@@ -101,7 +123,7 @@ attn_status attn_query(attn_context *ctx, attn_op op, const attn_problem *proble
     attn_job job;
     attn_exec e;
     attn_plan made;
-    ATTN_TRY(prepare(ctx, op, problem, grads, exec, &job, &e, &made));
+    ATTN_TRY(prepare(ctx, op, problem, grads, NULL, exec, &job, &e, &made));
     return plan ? attn_export(plan, &made, sizeof made, "plan") : ATTN_OK;
 }
 
@@ -110,7 +132,7 @@ attn_status attn_forward(attn_context *ctx, const attn_problem *problem, const a
     attn_job job;
     attn_exec e;
     attn_plan plan;
-    ATTN_TRY(prepare(ctx, ATTN_OP_FORWARD, problem, NULL, exec, &job, &e, &plan));
+    ATTN_TRY(prepare(ctx, ATTN_OP_FORWARD, problem, NULL, NULL, exec, &job, &e, &plan));
     return run(ctx, serving(ctx, &e)->forward, &job, &e, &plan);
 }
 
@@ -120,7 +142,7 @@ attn_status attn_backward(attn_context *ctx, const attn_problem *problem, const 
     attn_job job;
     attn_exec e;
     attn_plan plan;
-    ATTN_TRY(prepare(ctx, ATTN_OP_BACKWARD, problem, grads, exec, &job, &e, &plan));
+    ATTN_TRY(prepare(ctx, ATTN_OP_BACKWARD, problem, grads, NULL, exec, &job, &e, &plan));
     return run(ctx, serving(ctx, &e)->backward, &job, &e, &plan);
 }
 
@@ -131,14 +153,17 @@ static attn_status prepare_append(const attn_context *ctx, const attn_append *ap
                                   attn_append_job *job, attn_exec *exec, attn_plan *plan)
 {
     attn_append a;
-    bool readable;
+    attn_survey survey;
     ATTN_TRY(check_context(ctx));
     ATTN_TRY(attn_check_exec(ctx, given, exec));
     ATTN_TRY(attn_import(&a, sizeof a, append, "append"));
+    attn_survey_begin(&survey, ctx, exec);
+    ATTN_TRY(attn_survey_append(&survey, &a));
+    ATTN_TRY(attn_validate_append(&a, survey.readable, job));
+    settle_device(&survey, exec);
+    if (must_check_indices(ctx, &survey)) ATTN_TRY(attn_check_append_indices(ctx, exec, &a, job));
+    ATTN_TRY(first_plan(ctx, exec, &survey, plan));
     const attn_backend_table *backend = serving(ctx, exec);
-    ATTN_TRY(find_readable(backend, a.k_new.data, &readable));
-    ATTN_TRY(attn_validate_append(&a, readable, job));
-    *plan = first_plan(ctx, exec);
     return plan_portable(backend, backend->append, "append", plan);
 }
 
@@ -164,10 +189,14 @@ static attn_status prepare_merge(const attn_context *ctx, int32_t n, const attn_
                                  const attn_tensor *lse_parts, const attn_tensor *out, const attn_tensor *lse,
                                  const attn_exec *given, attn_merge_job *job, attn_exec *exec, attn_plan *plan)
 {
+    attn_survey survey;
     ATTN_TRY(check_context(ctx));
     ATTN_TRY(attn_check_exec(ctx, given, exec));
     ATTN_TRY(attn_validate_merge(n, out_parts, lse_parts, out, lse, job));
-    *plan = first_plan(ctx, exec);
+    attn_survey_begin(&survey, ctx, exec);
+    ATTN_TRY(attn_survey_merge(&survey, job, out, lse));
+    settle_device(&survey, exec);
+    ATTN_TRY(first_plan(ctx, exec, &survey, plan));
     return plan_portable(serving(ctx, exec), serving(ctx, exec)->merge, "merge", plan);
 }
 
@@ -198,7 +227,7 @@ attn_status attn_dropout_mask(attn_context *ctx, const attn_problem *problem, co
     attn_exec e;
     attn_plan plan;
     attn_view view;
-    ATTN_TRY(prepare(ctx, ATTN_OP_DROPOUT_MASK, problem, NULL, exec, &job, &e, &plan));
+    ATTN_TRY(prepare(ctx, ATTN_OP_DROPOUT_MASK, problem, NULL, keep, exec, &job, &e, &plan));
     if (!keep) return attn_fail(ATTN_INVALID_ARGUMENT, "keep is NULL");
     ATTN_TRY(attn_validate_keep(&job, keep, &view));
     return serving(ctx, &e)->dropout_mask(ctx, &job, &view, &plan, &e);

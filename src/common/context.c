@@ -161,6 +161,19 @@ static attn_status choose_backend(const attn_config *config, int32_t backend, at
     return ATTN_OK;
 }
 
+/* One word for both: no level of a CPU is called as a family of GPU kernels. */
+static attn_status check_isa(attn_force *force)
+{
+    if (!force->isa[0] || attn_cpu_find_level(force->isa)) return ATTN_OK;
+    if (!attn_cuda_is_family(force->isa))
+        return attn_fail(ATTN_INVALID_ARGUMENT,
+                         "isa=%s: not in this build or not on this processor, whose best level is %s; the build has%s",
+                         force->isa, attn_cpu_best_level()->name, attn_cpu_level_names());
+    memcpy(force->family, force->isa, sizeof force->family);
+    force->isa[0] = '\0';
+    return ATTN_OK;
+}
+
 /* A program may hold contexts of several backends; a kernel that the environment forces concerns those that
  * have it. */
 static attn_status check_kernel(const attn_config *config, const attn_backend_table *backend, attn_force *force)
@@ -186,10 +199,7 @@ attn_status attn_create(const attn_config *given, attn_context **out)
     ATTN_TRY(check_config(&config));
     ATTN_TRY(read_force(&config, &force));
     ATTN_TRY(choose_backend(&config, force.backend, &made));
-    if (force.isa[0] && !attn_cpu_find_level(force.isa))
-        return attn_fail(ATTN_INVALID_ARGUMENT,
-                         "isa=%s: not in this build or not on this processor, whose best level is %s; the build has%s",
-                         force.isa, attn_cpu_best_level()->name, attn_cpu_level_names());
+    ATTN_TRY(check_isa(&force));
     ATTN_TRY(check_kernel(&config, made.backend, &force));
 
     attn_host host = attn_cpu_host();

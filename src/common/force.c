@@ -78,3 +78,9 @@ attn_status attn_force_parse(attn_force *force, const char *words, const char *s
     }
     return ATTN_OK;
 }
+
+bool attn_kernel_is(const char *kernel, const char *word)
+{
+    size_t length = strlen(word);
+    return strncmp(kernel, word, length) == 0 && (!kernel[length] || kernel[length] == '_');
+}

@@ -28,11 +28,15 @@ typedef struct attn_force {
     int32_t backend;         /* attn_backend; AUTO: not forced */
     int32_t splits, threads; /* 0: not forced */
     bool stage_never;
-    char isa[16], kernel[64]; /* "": not forced */
+    char isa[16];     /* level of the CPU; "": not forced, here and below */
+    char family[16];  /* of GPU kernels, also by isa= */
+    char kernel[64];
 } attn_force;
 
 /* Reads "key=value,..." into `force`; `source` names it in errors. Keys given twice: the last one counts. */
 attn_status attn_force_parse(attn_force *force, const char *words, const char *source);
+/* Whether a kernel is what kernel=WORD asks for: that name, or one that goes on behind it with "_". */
+bool attn_kernel_is(const char *kernel, const char *word);
 
 /* ---- context --------------------------------------------------------------------------------- */
 
@@ -75,6 +79,12 @@ attn_status attn_validate_merge(int32_t n, const attn_tensor *out_parts, const a
                                 const attn_tensor *out, const attn_tensor *lse, attn_merge_job *job);
 /* Where max_q and max_k are only bounds, keep's shape takes their place. */
 attn_status attn_validate_keep(attn_job *job, const attn_tensor *keep, attn_view *view);
+/* The same checks on copies of index arrays that lie in a GPU's memory; waits for exec's stream. `job` is from validating
+ * without reading them. */
+attn_status attn_check_problem_indices(const attn_context *ctx, const attn_exec *exec, const attn_problem *problem,
+                                       const attn_job *job);
+attn_status attn_check_append_indices(const attn_context *ctx, const attn_exec *exec, const attn_append *append,
+                                      const attn_append_job *job);
 /* Copies a caller's struct of any struct_size into ours; zeros what it lacks; refuses a non-zero tail. */
 attn_status attn_import(void *ours, size_t our_size, const void *theirs, const char *name);
 /* The way back for structs that the library fills: as much as the caller's struct_size has room for. */
@@ -83,7 +93,7 @@ attn_status attn_export(void *theirs, const void *ours, size_t our_size, const c
 /* ---- backends -------------------------------------------------------------------------------- */
 
 /* A backend answers what it can do by filling the plan (kernel, isa, threads, splits, workspace), or UNSUPPORTED with the
- * reason; an operation that it lacks altogether is NULL. The calls get the plan of their own query. On the host
+ * reason; backend, device and `staged` are there already. An operation that it lacks altogether is NULL. The calls get the plan of their own query. On the host
  * exec->workspace has plan->workspace_bytes at least; on a GPU it is what the caller gave, perhaps NULL. */
 struct attn_backend_table {
     attn_backend id;
@@ -107,6 +117,7 @@ extern const attn_backend_table attn_cpu_backend, attn_cuda_backend, attn_ref_ba
 /* These two ask the driver, which must not happen for a caller who wants the CPU only. NO_DEVICE with the reason
  * where there is no GPU. */
 attn_status attn_cuda_count(int32_t *count);
+bool attn_cuda_is_family(const char *word); /* that isa= may name */
 attn_status attn_cuda_info(int32_t ordinal, attn_device_info *info);
 /* "CUDA 12.8": what the driver is for, as it says itself; "" where it does not. */
 void attn_cuda_driver_text(char *text, size_t room);
@@ -121,8 +132,10 @@ bool attn_cuda_free(const attn_context *ctx, void *pointer);
 attn_status attn_cuda_copy(const attn_context *ctx, void *dst, const void *src, size_t bytes, bool upload,
                            const attn_exec *exec, bool *done);
 attn_status attn_cuda_sync(const attn_context *ctx, const attn_exec *exec);
-/* Whether the host can read what `pointer` leads to. */
-attn_status attn_cuda_readable(const void *pointer, bool *readable);
+/* Whether anybody in this process can have memory of a GPU. Starts no driver. */
+bool attn_cuda_active(void);
+/* The GPU whose memory `pointer` leads to, -1: the host's; and whether the host can read it. */
+attn_status attn_cuda_place(const void *pointer, int32_t *ordinal, bool *readable);
 
 /* ---- host threads ---------------------------------------------------------------------------- */
 

@@ -5,6 +5,12 @@
 
 static attn_status absent(void) { return attn_fail(ATTN_NO_DEVICE, "this library was built without CUDA"); }
 
+bool attn_cuda_is_family(const char *word)
+{
+    (void)word;
+    return false;
+}
+
 attn_status attn_cuda_count(int32_t *count)
 {
     *count = 0;
@@ -56,9 +62,12 @@ attn_status attn_cuda_sync(const attn_context *ctx, const attn_exec *exec)
     return ATTN_OK;
 }
 
-attn_status attn_cuda_readable(const void *pointer, bool *readable)
+bool attn_cuda_active(void) { return false; }
+
+attn_status attn_cuda_place(const void *pointer, int32_t *ordinal, bool *readable)
 {
     (void)pointer;
+    *ordinal = -1;
     *readable = true;
     return ATTN_OK;
 }

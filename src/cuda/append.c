@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * attn_kv_append and attn_dropout_mask on a GPU. No workspace, one launch each. */
+#include "append_short.h"
 #include "calls.h"
-#include "kernels/params.h"
 
 static attn_status launch(attn_cuda_device *d, const char *kernel, const void *parameters, size_t bytes, double tasks,
                           unsigned shared, CUstream stream)
@@ -24,13 +24,27 @@ static attn_status run_append(attn_cuda_device *d, void *arg, void *workspace, C
     return tokens > 0 ? launch(d, "simt_append", p, sizeof *p, tokens, SIMT_APPEND_SHARED, stream) : ATTN_OK;
 }
 
+static attn_status append_staged(const attn_context *ctx, const attn_cuda_short *call, const attn_plan *plan,
+                                 const attn_exec *exec)
+{
+    attn_cuda_operand list[ATTN_CUDA_APPEND_ARRAYS];
+    attn_simt_append p = {.job = call->job};
+    const attn_cuda_arrays arrays = {list, attn_cuda_append_arrays(&p.job, call->caches, list)};
+    return attn_cuda_call(ctx, plan, exec, &arrays, run_append, &p);
+}
+
 attn_status attn_cuda_append(const attn_context *ctx, const attn_append_job *job, const attn_plan *plan,
                              const attn_exec *exec)
 {
     attn_simt_append p = {.job = *job};
+    attn_cuda_short call;
     if (!job->new_rows) return ATTN_OK;
-    ATTN_TRY(attn_cuda_check_append(job, plan->device - 1));
-    return attn_cuda_call(ctx, plan, exec, run_append, &p);
+    if (!plan->staged) return attn_cuda_call(ctx, plan, exec, NULL, run_append, &p);
+    ATTN_TRY(attn_cuda_short_make(ctx, job, &call));
+    attn_status status = append_staged(ctx, &call, plan, exec);
+    if (status == ATTN_OK) attn_cuda_short_finish(job, &call);
+    attn_context_release(ctx, call.memory);
+    return status;
 }
 
 static attn_status run_mask(attn_cuda_device *d, void *arg, void *workspace, CUstream stream)
@@ -44,8 +58,8 @@ static attn_status run_mask(attn_cuda_device *d, void *arg, void *workspace, CUs
 attn_status attn_cuda_dropout_mask(const attn_context *ctx, const attn_job *job, const attn_view *keep,
                                    const attn_plan *plan, const attn_exec *exec)
 {
+    attn_cuda_operand list[ATTN_CUDA_MASK_ARRAYS];
     attn_simt_mask p = {.job = *job, .keep = *keep};
-    ATTN_TRY(attn_cuda_check_array(keep->data, "keep", plan->device - 1));
-    ATTN_TRY(attn_cuda_check_array(job->seed_offset, "seed_offset", plan->device - 1));
-    return attn_cuda_call(ctx, plan, exec, run_mask, &p);
+    const attn_cuda_arrays arrays = {list, attn_cuda_mask_arrays(&p, list)};
+    return attn_cuda_call(ctx, plan, exec, &arrays, run_mask, &p);
 }

@@ -19,9 +19,19 @@ attn_status attn_cuda_dropout_mask(const attn_context *ctx, const attn_job *job,
 /* Puts work on the stream. `workspace` has plan->workspace_bytes. */
 typedef attn_status attn_cuda_body(attn_cuda_device *device, void *arg, void *workspace, CUstream stream);
 
-/* Runs body on the plan's GPU with a workspace, the caller's or one from the cache, and waits if exec says so. */
-attn_status attn_cuda_call(const attn_context *ctx, const attn_plan *plan, const attn_exec *exec, attn_cuda_body *body,
-                           void *arg);
+/* What a call touches: `operands` point into the kernel's parameters, which move with the copies. */
+typedef struct attn_cuda_arrays {
+    attn_cuda_operand *operands;
+    int count;
+} attn_cuda_arrays;
+
+/* Runs body on the plan's GPU with a workspace, the caller's or one from the cache, and waits if exec says so. If the
+ * plan says so, host arrays are copied there before and back afterwards; `arrays` is looked at only then. */
+attn_status attn_cuda_call(const attn_context *ctx, const attn_plan *plan, const attn_exec *exec,
+                           const attn_cuda_arrays *arrays, attn_cuda_body *body, void *arg);
+
+/* The statuses 1 to 5 promise that nothing has been written; this is for what fails after the first launch. */
+static inline attn_status attn_cuda_late(attn_status status) { return status == ATTN_OK ? ATTN_OK : ATTN_DEVICE_ERROR; }
 
 /* Blocks of a grid for so many tasks; kernels go on with every grid'th task. */
 unsigned attn_cuda_grid(double tasks);

@@ -2,7 +2,9 @@
  * Finds the driver's entry points and turns its errors into ours. */
 #include "driver.h"
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -23,9 +25,15 @@ enum { SYMBOLS = sizeof attn_cuda_symbols / sizeof(const char *) };
 _Static_assert(sizeof(attn_cuda_driver) == sizeof(attn_cuda_names), "one pointer a symbol");
 
 static attn_cuda_driver table;
-static bool loaded;
+static atomic_bool loaded;
 static char reason[480]; /* why not */
 static pid_t owner;      /* the process that called cuInit */
+
+static const char *library_name(void)
+{
+    const char *name = getenv("ATTN_CUDA_DRIVER");
+    return name && *name ? name : "libcuda.so.1";
+}
 
 static void describe(const attn_cuda_driver *driver, const char *symbol, CUresult code, char *text, size_t room)
 {
@@ -60,8 +68,7 @@ static void load(void)
 {
     int version = 0;
     CUresult code;
-    const char *name = getenv("ATTN_CUDA_DRIVER");
-    if (!name || !*name) name = "libcuda.so.1";
+    const char *name = library_name();
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *text = dlerror();
@@ -78,7 +85,7 @@ static void load(void)
         snprintf(reason, sizeof reason, "the driver is for CUDA %d.%d, too old: " OLDEST_TEXT " or newer is needed",
                  version / 1000, version % 1000 / 10);
     } else {
-        loaded = true;
+        atomic_store_explicit(&loaded, true, memory_order_release);
     }
 }
 
@@ -91,6 +98,42 @@ attn_status attn_cuda_load(const attn_cuda_driver **driver)
         return attn_fail(ATTN_NO_DEVICE, "a CUDA driver does not survive fork(): this child can use the CPU only");
     *driver = &table;
     return ATTN_OK;
+}
+
+/* A driver that another part of the process has loaded, but not started, has given nobody memory yet. */
+static bool is_started(void *library)
+{
+    int unused;
+    CUresult (*count)(int *);
+    void *address = dlsym(library, attn_cuda_symbols.device_count);
+    memcpy(&count, &address, sizeof address);
+    return count && count(&unused) == CUDA_SUCCESS;
+}
+
+static int note_loads(struct dl_phdr_info *info, size_t size, void *loads)
+{
+    (void)size;
+    *(unsigned long long *)loads = info->dlpi_adds;
+    return 1;
+}
+
+/* dlopen of what is not there searches the disk (20 us), so it is asked again only after the process has loaded
+ * something (20 ns to find out). */
+bool attn_cuda_active(void)
+{
+    static _Atomic unsigned long long absent_at; /* so many loads; 0: never looked */
+    unsigned long long loads = 0;
+    if (atomic_load_explicit(&loaded, memory_order_acquire)) return true;
+    dl_iterate_phdr(note_loads, &loads);
+    if (loads && atomic_load_explicit(&absent_at, memory_order_relaxed) == loads) return false;
+    void *library = dlopen(library_name(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    if (!library) {
+        atomic_store_explicit(&absent_at, loads, memory_order_relaxed);
+        return false;
+    }
+    bool started = is_started(library);
+    dlclose(library);
+    return started;
 }
 
 static attn_status status_of(CUresult code)

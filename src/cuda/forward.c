@@ -46,16 +46,16 @@ attn_status attn_cuda_plan_forward(const attn_context *ctx, const attn_job *job,
     attn_cuda_device *d;
     char why[80];
     ATTN_TRY(attn_cuda_find(plan->device - 1, &d));
-    ATTN_TRY(attn_cuda_choose_forward(d, job, ctx->force.kernel, &kernel, why, sizeof why));
+    ATTN_TRY(attn_cuda_choose_forward(d, job, &ctx->force, &kernel, why, sizeof why));
     const attn_simt_forward p = parameters_of(job, kernel);
-    if (!attn_job_is_empty(job)) ATTN_TRY(attn_cuda_check_job(job, d->ordinal));
     if (partial_bytes(&p) > 7e13 || task_count(&p) > 9e18)
         return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", partial_bytes(&p));
     plan->workspace_bytes = attn_job_is_empty(job) ? 0 : (size_t)partial_bytes(&p);
     plan->num_splits = (int32_t)attn_simt_pieces(job, job->max_q, job->max_k);
     snprintf(plan->isa, sizeof plan->isa, "%s", kernel->family);
     snprintf(plan->kernel, sizeof plan->kernel, "%s", kernel->label);
-    snprintf(plan->reason, sizeof plan->reason, "tensors of GPU %d (sm_%d); %s", d->ordinal, d->capability, why);
+    snprintf(plan->reason, sizeof plan->reason, "%s GPU %d (sm_%d); %s",
+             plan->staged ? "host tensors are staged on" : "tensors of", d->ordinal, d->capability, why);
     return ATTN_OK;
 }
 
@@ -92,22 +92,23 @@ static attn_status run_forward(attn_cuda_device *d, void *arg, void *workspace, 
     p->partials = workspace;
     if (job->max_q) ATTN_TRY(launch(d, k->module, k->name, p, (double)p->tasks, k->threads, k->shared_bytes, stream));
     if (job->max_q && p->pieces > 1)
-        ATTN_TRY(launch_few(d, "simt_forward_fold", p, (double)job->batch * (double)job->heads_kv * (double)p->row_room,
-                            stream));
-    if (job->q_span.used || job->q_span.start)
-        ATTN_TRY(launch_few(d, "simt_forward_pad", p, (double)job->batch * (double)job->heads_q, stream));
-    return ATTN_OK;
+        ATTN_TRY(attn_cuda_late(launch_few(d, "simt_forward_fold", p,
+                                           (double)job->batch * (double)job->heads_kv * (double)p->row_room, stream)));
+    if (!job->q_span.used && !job->q_span.start) return ATTN_OK;
+    return attn_cuda_late(launch_few(d, "simt_forward_pad", p, (double)job->batch * (double)job->heads_q, stream));
 }
 
 attn_status attn_cuda_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
                               const attn_exec *exec)
 {
+    attn_cuda_operand list[ATTN_CUDA_JOB_ARRAYS];
     forward_call call;
     attn_cuda_device *d;
     char why[80];
     if (attn_job_is_empty(job)) return ATTN_OK;
     ATTN_TRY(attn_cuda_find(plan->device - 1, &d));
-    ATTN_TRY(attn_cuda_choose_forward(d, job, ctx->force.kernel, &call.kernel, why, sizeof why));
+    ATTN_TRY(attn_cuda_choose_forward(d, job, &ctx->force, &call.kernel, why, sizeof why));
     call.p = parameters_of(job, call.kernel);
-    return attn_cuda_call(ctx, plan, exec, run_forward, &call);
+    const attn_cuda_arrays arrays = {list, plan->staged ? attn_cuda_job_arrays(&call.p.job, list) : 0};
+    return attn_cuda_call(ctx, plan, exec, &arrays, run_forward, &call);
 }

@@ -52,16 +52,17 @@ enum { KERNELS = sizeof kernels / sizeof *kernels };
 SM70_SHAPES(FITS_VOLTA)
 _Static_assert(SIMT_SHARED(128) <= VOLTA_SHARED_BYTES, "shared memory of sm_70");
 
-static bool matches(const attn_forward_kernel *k, const char *word)
-{
-    size_t length = strlen(word);
-    return strncmp(k->label, word, length) == 0 && (!k->label[length] || k->label[length] == '_');
-}
-
 bool attn_cuda_is_forward(const char *word)
 {
     for (int n = 0; n < KERNELS; n++)
-        if (matches(&kernels[n], word)) return true;
+        if (attn_kernel_is(kernels[n].label, word)) return true;
+    return false;
+}
+
+bool attn_cuda_is_family(const char *word)
+{
+    for (int n = 0; n < KERNELS; n++)
+        if (strcmp(kernels[n].family, word) == 0) return true;
     return false;
 }
 
@@ -76,7 +77,7 @@ static const char *not_for_sm70(const attn_job *job)
     const int64_t most = (int64_t)1 << 30;
     if (job->q.dtype != ATTN_F16 || job->k.dtype != ATTN_F16 || job->v.dtype != ATTN_F16)
         return "they take q, k and v in f16";
-    if (job->max_k > most || job->max_q > most / job->group || job->page_size > most)
+    if (job->max_k > most || job->max_q > most / attn_max(1, job->group) || job->page_size > most)
         return "they count rows and keys up to 2^30";
     return NULL;
 }
@@ -88,39 +89,40 @@ static bool serves(const attn_forward_kernel *k, const attn_job *job)
            (!k->most_rows || job->max_q * job->group <= k->most_rows) && (k->everything || !has_more_than_masks(job));
 }
 
-/* Not asked for by name: where it is the fastest. The tensor cores of sm_70 are found on no other GPU, where their
- * instruction is emulated. */
-static bool is_automatic(const attn_forward_kernel *k, const attn_cuda_device *d)
+/* Whether a kernel may be taken: by name, by family, or because it is made for the GPU. The tensor cores of sm_70 are
+ * found on no other, where their instruction is emulated. */
+static bool is_wanted(const attn_forward_kernel *k, const attn_cuda_device *d, const attn_force *force)
 {
-    return strcmp(k->family, "sm70") != 0 || (d->capability >= 70 && d->capability < 75);
+    const bool plain = strcmp(k->family, "simt") == 0;
+    if (force->kernel[0] && !attn_kernel_is(k->label, force->kernel)) return false;
+    if (force->family[0]) return plain || strcmp(k->family, force->family) == 0;
+    return plain || force->kernel[0] || (d->capability >= 70 && d->capability < 75);
 }
 
 static attn_status none_serves(const attn_job *job, const char *forced)
 {
-    const char *why = not_for_sm70(job);
+    const char *why = strncmp(forced, "forward_sm70", 12) == 0 ? not_for_sm70(job) : NULL;
     return attn_fail(ATTN_UNSUPPORTED, "kernel=%s is forced, which does not serve this problem: %s", forced,
-                     strncmp(forced, "forward_sm70", 12) == 0 && why ? why : "its head sizes, or what it asks for");
+                     why ? why : "its head sizes, or what it asks for");
 }
 
-attn_status attn_cuda_choose_forward(const attn_cuda_device *d, const attn_job *job, const char *forced,
+attn_status attn_cuda_choose_forward(const attn_cuda_device *d, const attn_job *job, const attn_force *force,
                                      const attn_forward_kernel **kernel, char *reason, size_t reason_bytes)
 {
     const attn_forward_kernel *without_code = NULL;
     for (int n = 0; n < KERNELS; n++) {
         const attn_forward_kernel *k = &kernels[n];
-        if (*forced ? !matches(k, forced) : !is_automatic(k, d)) continue;
-        if (!serves(k, job)) continue;
+        if (!is_wanted(k, d, force) || !serves(k, job)) continue;
         if (attn_cuda_choose_image(attn_cuda_images, k->module, d->capability) < 0) {
             without_code = k;
             continue;
         }
         *kernel = k;
-        snprintf(reason, reason_bytes, "%s",
-                 *forced                          ? "forced"
-                 : strcmp(k->family, "sm70") == 0 ? "f16, for the tensor cores of sm_70"
-                                                  : "float32 multiply-adds, which serve everything");
+        snprintf(reason, reason_bytes, "%s%s", force->kernel[0] || force->family[0] ? "forced; " : "",
+                 strcmp(k->family, "sm70") == 0 ? "f16 on the tensor cores of sm_70"
+                                                : "float32 multiply-adds, which serve everything");
         return ATTN_OK;
     }
     if (without_code) return attn_cuda_no_code(d, without_code->module);
-    return none_serves(job, forced);
+    return none_serves(job, force->kernel);
 }

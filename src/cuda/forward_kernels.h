@@ -18,10 +18,11 @@ typedef struct attn_forward_kernel {
 
 /* Whether `force` may name it: a label, or the start of labels up to a "_". */
 bool attn_cuda_is_forward(const char *word);
+/* attn_cuda_is_family(word): isa=sm70 takes that family where it serves a problem, and simt elsewhere; isa=simt simt alone. */
 
-/* The kernel for a problem on a GPU, and why. `forced` is such a word, or "". UNSUPPORTED where it serves no such problem, or
+/* The kernel for a problem on a GPU, and why. UNSUPPORTED where it serves no such problem, or
  * the library has no code of it for the GPU. Depends on nothing but its arguments. */
-attn_status attn_cuda_choose_forward(const attn_cuda_device *device, const attn_job *job, const char *forced,
+attn_status attn_cuda_choose_forward(const attn_cuda_device *device, const attn_job *job, const attn_force *force,
                                      const attn_forward_kernel **kernel, char *reason, size_t reason_bytes);
 
 #endif

@@ -2,11 +2,11 @@
  * The API's memory functions on GPUs, and where pointers lead. */
 #include "state.h"
 
-attn_status attn_cuda_locate(const void *pointer, attn_cuda_place *place, int32_t *ordinal)
+attn_status attn_cuda_locate(const void *pointer, attn_cuda_kind *kind, int32_t *ordinal)
 {
     attn_cuda_device *devices;
     int32_t count;
-    *place = ATTN_CUDA_HOST;
+    *kind = ATTN_CUDA_HOST;
     *ordinal = -1;
     if (attn_cuda_devices(&devices, &count) != ATTN_OK) return ATTN_OK;
     unsigned type = 0, managed = 0; /* stay 0 for what the driver does not know */
@@ -15,18 +15,17 @@ attn_status attn_cuda_locate(const void *pointer, attn_cuda_place *place, int32_
                                         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
     void *values[] = {&type, &managed, &device};
     ATTN_CUDA_TRY(devices->driver, pointer_attributes, 3, attributes, values, (CUdeviceptr)(uintptr_t)pointer);
-    if (managed) *place = ATTN_CUDA_MANAGED;
-    else if (type == CU_MEMORYTYPE_DEVICE) *place = ATTN_CUDA_DEVICE;
-    if (*place != ATTN_CUDA_HOST) *ordinal = device;
+    if (managed) *kind = ATTN_CUDA_MANAGED;
+    else if (type == CU_MEMORYTYPE_DEVICE) *kind = ATTN_CUDA_DEVICE;
+    if (*kind != ATTN_CUDA_HOST) *ordinal = device;
     return ATTN_OK;
 }
 
-attn_status attn_cuda_readable(const void *pointer, bool *readable)
+attn_status attn_cuda_place(const void *pointer, int32_t *ordinal, bool *readable)
 {
-    attn_cuda_place place;
-    int32_t unused;
-    ATTN_TRY(attn_cuda_locate(pointer, &place, &unused));
-    *readable = place != ATTN_CUDA_DEVICE;
+    attn_cuda_kind kind;
+    ATTN_TRY(attn_cuda_locate(pointer, &kind, ordinal));
+    *readable = kind != ATTN_CUDA_DEVICE;
     return ATTN_OK;
 }
 
@@ -96,14 +95,16 @@ static attn_status copy(attn_cuda_device *d, void *dst, const void *src, size_t 
     if (upload) ATTN_TRY(ATTN_CUDA_CALL(d->driver, upload, (CUdeviceptr)(uintptr_t)dst, src, bytes, stream));
     else ATTN_TRY(ATTN_CUDA_CALL(d->driver, download, dst, (CUdeviceptr)(uintptr_t)src, bytes, stream));
     if (stream && !(exec->flags & ATTN_EXEC_WAIT)) return ATTN_OK;
-    return ATTN_CUDA_CALL(d->driver, stream_synchronize, stream);
+    attn_status status = ATTN_CUDA_CALL(d->driver, stream_synchronize, stream);
+    if (status != ATTN_OK) d->driver->stream_synchronize(stream); /* the host's memory may be gone afterwards */
+    return status;
 }
 
 attn_status attn_cuda_copy(const attn_context *ctx, void *dst, const void *src, size_t bytes, bool upload,
                            const attn_exec *exec, bool *done)
 {
     attn_cuda_device *d;
-    attn_cuda_place gpu_side, host_side;
+    attn_cuda_kind gpu_side, host_side;
     int32_t ordinal, unused;
     ATTN_TRY(attn_cuda_locate(upload ? dst : src, &gpu_side, &ordinal));
     ATTN_TRY(attn_cuda_locate(upload ? src : dst, &host_side, &unused));

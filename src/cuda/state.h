@@ -34,15 +34,15 @@ attn_status attn_cuda_open(const attn_context *ctx, int32_t ordinal, attn_cuda_d
 
 /* ---- memory (memory.c) ----------------------------------------------------------------------- */
 
-typedef enum attn_cuda_place {
+typedef enum attn_cuda_kind {
     ATTN_CUDA_HOST,   /* ordinary or pinned; also what the driver does not know */
     ATTN_CUDA_DEVICE, /* the host cannot read it */
     ATTN_CUDA_MANAGED /* both can */
-} attn_cuda_place;
+} attn_cuda_kind;
 
 /* Where a pointer of any origin leads, and to which GPU if not to the host. Needs no current context. Everything is
  * host memory where there is no GPU. */
-attn_status attn_cuda_locate(const void *pointer, attn_cuda_place *place, int32_t *ordinal);
+attn_status attn_cuda_locate(const void *pointer, attn_cuda_kind *kind, int32_t *ordinal);
 
 /* ---- workspaces (workspace.c), between enter and leave --------------------------------------- */
 

@@ -42,7 +42,8 @@ static attn_status allocate(const attn_context *ctx, attn_cuda_device *d, size_t
 {
     attn_cuda_workspace *w = attn_context_alloc(ctx, sizeof *w);
     if (!w) return attn_fail(ATTN_OUT_OF_MEMORY, "no host memory for a workspace");
-    *w = (attn_cuda_workspace){.device = d, .bytes = (bytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES};
+    const size_t grains = bytes / GRAIN_BYTES + (!bytes || bytes % GRAIN_BYTES);
+    *w = (attn_cuda_workspace){.device = d, .bytes = grains * GRAIN_BYTES};
     attn_status status = ATTN_CUDA_CALL(d->driver, event_create, &w->done, CU_EVENT_DISABLE_TIMING);
     if (status == ATTN_OK) status = ATTN_CUDA_CALL(d->driver, memory_allocate, &w->address, w->bytes);
     if (status != ATTN_OK) discard(ctx, w);
@@ -74,8 +75,8 @@ attn_status attn_cuda_workspace_take(const attn_context *ctx, attn_cuda_device *
 {
     struct attn_cuda_state *state = ctx->cuda;
     if (bytes > d->memory_bytes)
-        return attn_fail(ATTN_OUT_OF_MEMORY, "a workspace of %zu bytes: GPU %d (%s) has %llu", bytes, d->ordinal,
-                         d->name, (unsigned long long)d->memory_bytes);
+        return attn_fail(ATTN_OUT_OF_MEMORY, "%zu bytes for workspace and copies of host tensors: GPU %d (%s) has %llu",
+                         bytes, d->ordinal, d->name, (unsigned long long)d->memory_bytes);
     pthread_mutex_lock(&state->lock);
     attn_cuda_workspace *w = pick(state, d, stream, false, true, bytes);
     if (!w) w = pick(state, d, stream, true, false, bytes);

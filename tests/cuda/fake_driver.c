@@ -103,6 +103,7 @@ CUresult cuGetErrorString(CUresult code, const char **text)
 CUresult cuDeviceGetCount(int *count)
 {
     ENTER;
+    if (!fake.inits) return CUDA_ERROR_NOT_INITIALIZED;
     *count = number("FAKE_GPUS", 2);
     return CUDA_SUCCESS;
 }

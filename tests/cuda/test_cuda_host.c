@@ -6,6 +6,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* Host tensors, in a process that has the driver's library (by find_fake) and has not started it. */
+static void forward_on(int32_t backend)
+{
+    float x[4] = {1, 2, 3, 4}, y[4] = {0};
+    attn_problem p = ATTN_PROBLEM_INIT;
+    attn_context *ctx = context(backend, 0);
+    p.q = p.k = p.v = attn_bhsd(x, ATTN_F32, 1, 1, 1, 4);
+    p.out = attn_bhsd(y, ATTN_F32, 1, 1, 1, 4);
+    assert_int_equal(attn_forward(ctx, &p, NULL), ATTN_OK);
+    assert_memory_equal(x, y, sizeof x);
+    attn_destroy(ctx);
+}
+
 /* First, before anything else has loaded the driver. */
 static void cpu_contexts_leave_the_driver_alone(void **state)
 {
@@ -21,7 +34,8 @@ static void cpu_contexts_leave_the_driver_alone(void **state)
     assert_int_equal(attn_malloc(ctx, 1, 64, &memory), ATTN_NO_DEVICE);
     attn_destroy(ctx);
     attn_destroy(context(ATTN_BACKEND_REFERENCE, 0));
-    attn_destroy(context(ATTN_BACKEND_AUTO, 0));
+    forward_on(ATTN_BACKEND_CPU);
+    forward_on(ATTN_BACKEND_AUTO);
     assert_int_equal(fake->inits, 0);
 }
 
@@ -127,12 +141,13 @@ static void streams(void **state)
     assert_int_equal(fake->depth, 0);
 }
 
-/* Calls that compute say what is missing, whatever the tensors' memory; nothing of it is read by the host. */
+/* Where no host tensor may be staged, calls name the first; nothing of it is read. */
 static void computing(void **state)
 {
     enum { UNREADABLE = 64 };
     char *nowhere = (char *)UNREADABLE;
     (void)state;
+    setenv("ATTN_FORCE", "stage=never", 1);
     attn_context *ctx = context(ATTN_BACKEND_CUDA, 0);
     attn_problem p = ATTN_PROBLEM_INIT;
     p.q = attn_bhsd(nowhere, ATTN_F16, 1, 1, 1, 64);
@@ -145,7 +160,7 @@ static void computing(void **state)
     p.lse = lse;
     attn_grads g = ATTN_GRADS_INIT;
     g.dout = p.out;
-    expect(attn_backward(ctx, &p, &g, NULL), ATTN_UNSUPPORTED, "backward: the cuda backend has no kernels");
+    expect(attn_backward(ctx, &p, &g, NULL), ATTN_UNSUPPORTED, "q: host memory");
     attn_append a = ATTN_APPEND_INIT;
     int32_t used = 0;
     a.k_new = a.k_cache = a.v_new = a.v_cache = p.k;
@@ -161,6 +176,10 @@ static void computing(void **state)
     expect(attn_forward(ctx, &p, &exec), ATTN_UNSUPPORTED, "q: host memory");
     exec.device = 4;
     expect(attn_forward(ctx, &p, &exec), ATTN_NO_DEVICE, "exec.device");
+    attn_destroy(ctx);
+    unsetenv("ATTN_FORCE");
+    ctx = context(ATTN_BACKEND_CUDA, 0);
+    expect(attn_backward(ctx, &p, &g, NULL), ATTN_UNSUPPORTED, "backward: the cuda backend has no kernels");
     attn_destroy(ctx);
 }
 

@@ -67,6 +67,7 @@ static CUresult planned_fault(const char *symbol)
 {
     FaultPlan &plan = fault_plan();
     if (plan.left == 0 || (!plan.symbol.empty() && plan.symbol != symbol) || --plan.left > 0) return CUDA_SUCCESS;
+    driver_state().faults++;
     return plan.code;
 }
 
@@ -235,6 +236,7 @@ EXPORT void emulator_count(struct emulator_counts *counts)
     *counts = {};
     counts->calls = state.calls;
     counts->launches = state.launches;
+    counts->faults = state.faults;
     counts->switches = state.counters.switches;
     counts->mma = state.counters.mma;
     counts->shuffles = state.counters.shuffles;

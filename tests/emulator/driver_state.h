@@ -69,7 +69,7 @@ struct DriverState {
     std::vector<CUstream> streams;
     std::vector<CUevent> events;
     std::vector<CUmodule> modules;
-    uint64_t calls, launches, lost_bytes;
+    uint64_t calls, launches, faults, lost_bytes;
     Counters counters;
 };
 

@@ -26,6 +26,7 @@ size_t emulator_reports(char *text, size_t bytes);
 
 struct emulator_counts {
     uint64_t calls, launches;                                   /* of the driver */
+    uint64_t faults;                                            /* calls that were made to fail */
     uint64_t switches, mma, shuffles, block_barriers, accesses; /* of kernels; accesses in the checked build only */
     uint64_t device_bytes, host_bytes, modules, streams, events, contexts; /* alive now */
     uint64_t lost_bytes; /* were still allocated when their context went */

@@ -156,7 +156,7 @@ static void fork_and_call(struct suite_check *check, struct suite_built *t, cons
 static void forked(struct suite_check *check, const void *arg)
 {
     (void)arg;
-    if (!check->target->host) {
+    if (check->target->backend == ATTN_BACKEND_CUDA) {
         suite_skip(check, "a CUDA driver does not survive fork()");
         return;
     }

@@ -15,7 +15,7 @@
 #  define SUITE_PRINTF(text, args)
 #endif
 
-enum { SUITE_MAX_TARGETS = 24, SUITE_MAX_SECTIONS = 24, SUITE_REASONS = 6, SUITE_KERNELS = 12 };
+enum { SUITE_MAX_TARGETS = 24, SUITE_MAX_SECTIONS = 24, SUITE_REASONS = 6, SUITE_KERNELS = 40 };
 
 /* ---- Targets ------------------------------------------------------------------------------------------------------
  * A target is a device together with one level (instruction set, kernel family) that it is forced to use. */
@@ -29,12 +29,15 @@ struct suite_target {
     char isa[16];    /* what the plan must say */
     char kernel[16]; /* what stands behind "forward_" in the plan's kernel, before any further '_' */
     int host;        /* its tensors lie in host memory */
+    int staged;      /* 1: all the same it is a GPU; -1: one whose arrays lie here and there */
     attn_context *ctx;
 };
 
 /* A further context on a target, for other thread counts or forced choices; NULL if it is refused. extra may be
  * NULL. */
 attn_context *suite_context(const struct suite_target *target, int threads, const char *extra);
+/* One that also reads index arrays in a GPU's memory; NULL if it is refused. */
+attn_context *suite_checking_context(const struct suite_target *target);
 /* Fills s->target; returns how many there are. */
 struct suite;
 int suite_find_targets(struct suite *s);
@@ -55,8 +58,8 @@ typedef void suite_function(struct suite_check *check, const void *arg);
 /* Records a failure unless ok; returns ok. */
 int suite_expect(struct suite_check *check, int ok, const char *format, ...) SUITE_PRINTF(3, 4);
 /* Expects the backend, device, level and kernel that the target stands for, and notes the kernel for the report; op:
- * what the kernel's name begins with, "forward", "append". */
-int suite_expect_plan(struct suite_check *check, const char *op, const attn_plan *plan);
+  what the kernel's name begins with, "forward", "append"; p: of a forward, else NULL. */
+int suite_expect_plan(struct suite_check *check, const char *op, const attn_problem *p, const attn_plan *plan);
 /* Expects a status; the text names what and the library's own text. */
 int suite_expect_status(struct suite_check *check, attn_status got, attn_status expected, const char *what);
 void suite_skip(struct suite_check *check, const char *reason);
@@ -173,6 +176,8 @@ void suite_buffer_free(struct suite_buffer *buffer);
 /* The address to give the library for this target: the data itself, or its mirror, freshly uploaded. NULL: no
  * memory. */
 void *suite_buffer_place(struct suite_buffer *buffer, const struct suite_target *target);
+/* The same for a workspace, which lies where the work is done. */
+void *suite_workspace_place(struct suite_buffer *buffer, const struct suite_target *target);
 /* Brings a device's content back into data; 0 if that failed. */
 int suite_buffer_fetch(struct suite_buffer *buffer, const struct suite_target *target);
 /* 1 if nothing outside the data was written. */

@@ -275,7 +275,7 @@ static int backward(struct suite_check *check, struct gradient_built *w, const s
     attn_problem p = suite_problem(t, check->target);
     attn_grads g = place_grads(w, call, check->target);
     if (!suite_expect(check, !suite_buffer_new(&workspace, workspace_bytes, 64), "no memory")) return 0;
-    exec.workspace = suite_buffer_place(&workspace, check->target);
+    exec.workspace = suite_workspace_place(&workspace, check->target);
     exec.workspace_bytes = workspace_bytes;
     int done = suite_expect_status(check, attn_backward(ctx, &p, &g, &exec), ATTN_OK, "attn_backward");
     suite_expect(check, suite_buffer_fetch(&workspace, check->target) && suite_buffer_intact(&workspace),
@@ -304,7 +304,7 @@ int gradient_run(struct suite_check *check, struct gradient_built *w, const stru
     if (status == ATTN_UNSUPPORTED) {
         expect_refusal(check, w, ctx, &p, &g);
     } else if (suite_expect_status(check, status, ATTN_OK, "attn_query") &&
-               suite_expect_plan(check, "backward", &plan) &&
+               suite_expect_plan(check, "backward", NULL, &plan) &&
                suite_expect_status(check, attn_forward(ctx, &p, &wait), ATTN_OK, "attn_forward")) {
         uint64_t inputs = t->input_hash;
         suite_fetch_outputs(check, t);

@@ -47,10 +47,9 @@ void suite_buffer_free(struct suite_buffer *b)
     memset(b, 0, sizeof *b);
 }
 
-void *suite_buffer_place(struct suite_buffer *b, const struct suite_target *target)
+static void *place_on_device(struct suite_buffer *b, const struct suite_target *target)
 {
     static const unsigned char edge[MIRROR_EDGE] = {0};
-    if (target->host) return b->data;
     if (b->mirror_target != target) free_mirror(b);
     b->mirror_target = target;
     if (!b->mirror && attn_malloc(target->ctx, target->index, b->bytes + 2 * MIRROR_EDGE, &b->mirror) != ATTN_OK) {
@@ -64,11 +63,22 @@ void *suite_buffer_place(struct suite_buffer *b, const struct suite_target *targ
     return mirror + MIRROR_EDGE;
 }
 
+void *suite_buffer_place(struct suite_buffer *b, const struct suite_target *target)
+{
+    int here = target->host || (target->staged < 0 && (suite_mix(b->bytes) & 1)); /* always the same for a case */
+    return here ? b->data : place_on_device(b, target);
+}
+
+void *suite_workspace_place(struct suite_buffer *b, const struct suite_target *target)
+{
+    return target->host && !target->staged ? b->data : place_on_device(b, target);
+}
+
 int suite_buffer_fetch(struct suite_buffer *b, const struct suite_target *target)
 {
     unsigned char before[MIRROR_EDGE], after[MIRROR_EDGE];
-    if (target->host) return 1;
     unsigned char *mirror = b->mirror;
+    if (!mirror) return target->host || target->staged;
     if (attn_download(target->ctx, before, mirror, MIRROR_EDGE, NULL) != ATTN_OK) return 0;
     if (attn_download(target->ctx, b->data, mirror + MIRROR_EDGE, b->bytes, NULL) != ATTN_OK) return 0;
     if (attn_download(target->ctx, after, mirror + MIRROR_EDGE + b->bytes, MIRROR_EDGE, NULL) != ATTN_OK) return 0;

@@ -95,12 +95,13 @@ void suite_fetch_outputs(struct suite_check *check, struct suite_built *t)
 static int query(struct suite_check *check, attn_context *ctx, const attn_problem *p, attn_plan *plan)
 {
     attn_status status = attn_query(ctx, ATTN_OP_FORWARD, p, NULL, NULL, plan);
-    if (status == ATTN_UNSUPPORTED && !check->target->host) { /* a GPU may say so, the CPU refuses nothing */
+    if (status == ATTN_UNSUPPORTED &&
+        check->target->backend == ATTN_BACKEND_CUDA) { /* a GPU may say so, the CPU refuses nothing */
         suite_skip(check, attn_last_error());
         return 0;
     }
     if (!suite_expect_status(check, status, ATTN_OK, "attn_query")) return 0;
-    return suite_expect_plan(check, "forward", plan);
+    return suite_expect_plan(check, "forward", p, plan);
 }
 
 int suite_forward_problem(struct suite_check *check, struct suite_built *t, attn_context *ctx, const attn_problem *p,
@@ -111,7 +112,7 @@ int suite_forward_problem(struct suite_check *check, struct suite_built *t, attn
     attn_exec exec = {.struct_size = sizeof exec, .flags = ATTN_EXEC_WAIT};
     if (!query(check, ctx, p, &plan)) return 0;
     if (!suite_expect(check, !suite_buffer_new(&workspace, plan.workspace_bytes, 64), "no memory")) return 0;
-    exec.workspace = suite_buffer_place(&workspace, check->target);
+    exec.workspace = suite_workspace_place(&workspace, check->target);
     exec.workspace_bytes = plan.workspace_bytes;
     int done = suite_expect_status(check, attn_forward(ctx, p, &exec), ATTN_OK, "attn_forward");
     suite_expect(check, suite_buffer_fetch(&workspace, check->target) && suite_buffer_intact(&workspace),

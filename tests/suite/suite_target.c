@@ -9,11 +9,17 @@
  * header line of the run says so. A new one is a row here. */
 static const struct level {
     int32_t backend;
-    const char *name, *force; /* the plan's isa and the end of its kernel are the name */
+    const char *name, *force, *isa; /* the plan's isa is also the end of its kernel */
+    int staged;                     /* as in suite_target */
 } levels[] = {
-    {ATTN_BACKEND_CPU, "scalar", "isa=scalar"},         {ATTN_BACKEND_CPU, "avx2", "isa=avx2"},
-    {ATTN_BACKEND_CPU, "avx512", "isa=avx512"},         {ATTN_BACKEND_CPU, "amx", "isa=amx"},
-    {ATTN_BACKEND_CUDA, "simt", "kernel=forward_simt"},
+    {ATTN_BACKEND_CPU, "scalar", "isa=scalar", "scalar", 0},
+    {ATTN_BACKEND_CPU, "avx2", "isa=avx2", "avx2", 0},
+    {ATTN_BACKEND_CPU, "avx512", "isa=avx512", "avx512", 0},
+    {ATTN_BACKEND_CPU, "amx", "isa=amx", "amx", 0},
+    {ATTN_BACKEND_CUDA, "simt", "kernel=forward_simt", "simt", 0},
+    {ATTN_BACKEND_CUDA, "sm70", "isa=sm70", "sm70", 0},
+    {ATTN_BACKEND_CUDA, "staged", "kernel=forward_simt", "simt", 1},
+    {ATTN_BACKEND_CUDA, "mixed", "kernel=forward_simt", "simt", -1},
 };
 enum { LEVELS = sizeof levels / sizeof *levels };
 
@@ -31,6 +37,14 @@ attn_context *suite_context(const struct suite_target *target, int threads, cons
     config.device = target->ordinal;
     config.force = force[0] ? force : NULL;
     attn_context *ctx;
+    return attn_create(&config, &ctx) == ATTN_OK ? ctx : NULL;
+}
+
+attn_context *suite_checking_context(const struct suite_target *target)
+{
+    attn_config config = {.struct_size = sizeof config, .backend = target->backend, .device = target->ordinal};
+    attn_context *ctx;
+    config.flags = ATTN_CFG_CHECK_INDICES;
     return attn_create(&config, &ctx) == ATTN_OK ? ctx : NULL;
 }
 
@@ -56,18 +70,32 @@ static void note_kernel(struct suite_check *check, const char *kernel)
         }
 }
 
-int suite_expect_plan(struct suite_check *check, const char *op, const attn_plan *plan)
+/* The family that serves a problem on a target: tensor cores take one type and its head sizes, all else is simt's. */
+static const char *family_of(const struct suite_target *target, const attn_problem *p)
+{
+    if (strcmp(target->isa, "sm70") || !p) return target->isa;
+    int f16 = p->q.dtype == ATTN_F16 && p->k.dtype == ATTN_F16 && p->v.dtype == ATTN_F16;
+    return f16 && p->q.shape[3] <= 320 && p->v.shape[3] <= 256 ? "sm70" : "simt";
+}
+
+int suite_expect_plan(struct suite_check *check, const char *op, const attn_problem *p, const attn_plan *plan)
 {
     const struct suite_target *target = check->target;
     int levelled = !strcmp(op, "forward") || !strcmp(op, "backward"); /* the others are one kernel a backend */
+    const char *family = family_of(target, p);
     char kernel[64];
-    snprintf(kernel, sizeof kernel, "%s_%s", op, levelled ? target->kernel : backend_name(target->backend));
+    snprintf(kernel, sizeof kernel, "%s_%s", op,
+             !levelled               ? backend_name(target->backend)
+             : family != target->isa ? family
+                                     : target->kernel);
     note_kernel(check, plan->kernel);
     return suite_expect(check, plan->backend == target->backend && plan->device == target->index,
                         "plan: backend %d, device %d, expected %d, %d", plan->backend, plan->device, target->backend,
                         target->index) &&
-           suite_expect(check, !levelled || !strcmp(plan->isa, target->isa), "plan: isa \"%s\", expected \"%s\"",
-                        plan->isa, target->isa) &&
+           suite_expect(check, target->staged < 0 || plan->staged == target->staged, "plan: staged %d, expected %d",
+                        plan->staged, target->staged) &&
+           suite_expect(check, !levelled || !strcmp(plan->isa, family), "plan: isa \"%s\", expected \"%s\"", plan->isa,
+                        family) &&
            suite_expect(check, is_kernel(plan->kernel, kernel, !levelled), "plan: kernel \"%s\", expected \"%s\"",
                         plan->kernel, kernel);
 }
@@ -94,13 +122,14 @@ static void add_device(struct suite *s, int32_t index, const attn_device_info *i
     for (int n = 0; n < LEVELS; n++) {
         if (levels[n].backend != info->backend) continue;
         struct suite_target t = {.backend = info->backend, .index = index, .ordinal = info->ordinal};
-        t.host = info->backend == ATTN_BACKEND_CPU;
-        if (t.host) snprintf(t.device, sizeof t.device, "cpu");
+        t.staged = levels[n].staged;
+        t.host = info->backend == ATTN_BACKEND_CPU || t.staged > 0;
+        if (info->backend == ATTN_BACKEND_CPU) snprintf(t.device, sizeof t.device, "cpu");
         else snprintf(t.device, sizeof t.device, "cuda:%d", (int)info->ordinal);
         snprintf(t.name, sizeof t.name, "%s/%s", t.device, levels[n].name);
         snprintf(t.force, sizeof t.force, "%s", levels[n].force);
-        snprintf(t.isa, sizeof t.isa, "%s", levels[n].name);
-        snprintf(t.kernel, sizeof t.kernel, "%s", levels[n].name);
+        snprintf(t.isa, sizeof t.isa, "%s", levels[n].isa);
+        snprintf(t.kernel, sizeof t.kernel, "%s", levels[n].isa);
         add_target(s, t);
     }
 }
