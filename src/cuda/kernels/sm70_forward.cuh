@@ -24,6 +24,8 @@
 // the maximum, not by the sums, so the row becomes NaN. Rows without keys: O = 0, LSE = -inf, unless there is a sink.
 //
 // A kernel has two bodies: with masks only, and with everything else as well, whose registers and code the first is spared.
+//
+// Statements between `model: rare` and `model: end` are what tools/v100_report.py leaves out of a plain step; conditions stay outside.
 #ifndef ATTN_CUDA_SM70_FORWARD_CUH
 #define ATTN_CUDA_SM70_FORWARD_CUH
 
@@ -104,9 +106,11 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
             if (at >= int(w.key) && at < int(w.key_end)) {
                 int64_t batch = w.seq.k_batch, row = w.seq.k_row + at;
                 if (job.page_size) {
+                    // model: rare
                     const uint32_t token = uint32_t(row), size = uint32_t(job.page_size);
                     batch = job.page_table[w.b * job.page_table_stride + token / size];
                     row = token % size;
+                    // model: end
                 }
                 k = 2 * attn_row_offset(&job.k, batch, w.hkv, row);
                 v = 2 * attn_row_offset(&job.v, batch, w.hkv, row);
@@ -141,6 +145,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
     // The same where no vector load reaches: half by half, when they are needed.
     template <int D> DEVICE void copy_halves(const attn_view &view, int n, const int64_t *place, char *to)
     {
+        // model: rare
 #pragma unroll 1
         for (int c = int(thread_index()); c < Keys * D; c += Threads) {
             const int row = c / D, column = c % D;
@@ -148,6 +153,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
             if (place[row] != ROW_NOWHERE && column < n) x = attn_load_u16(view.data + place[row] + 2 * column);
             attn_store_u16(to + row * SM70_PITCH(D) + 2 * column, x);
         }
+        // model: end
     }
 
     DEVICE uint4 load_query(const attn_job &job, const block_of_rows &w, bool eightfold, int r, int column)
@@ -235,6 +241,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
 
     DEVICE void mask_scores(const shared &t, int key, float (&s)[Blocks][Keys / 16][8])
     {
+        // model: rare
 #pragma unroll
         for (int m = 0; m < Blocks; m++)
 #pragma unroll
@@ -248,6 +255,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
                         if (at < first || at >= end) s[m][n][i] = -INFINITY;
                     }
             }
+        // model: end
     }
 
     // Scale and all else but the mask, and which elements dropout keeps: a bit each. Over shared memory, from where a lane
@@ -255,6 +263,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
     DEVICE uint32_t finish_scores(const attn_job &job, const block_of_rows &w, const shared &t, int key,
                                   float (&s)[Blocks][Keys / 16][8])
     {
+        // model: rare
         const uint64_t seed = job.has_dropout ? attn_job_dropout_key(&job) : 0;
         constexpr int PartsOfRow = 2 * (Keys / 16), Parts = Blocks * PartsOfRow; // of four elements
         float *mine = t.scratch + lane();
@@ -280,6 +289,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
 #pragma unroll
                     for (int i = 0; i < 4; i++) s[c / PartsOfRow][c % PartsOfRow / 2][c % 2 * 4 + i] = mine[32 * i];
         }
+        // model: end
         return keep;
     }
 
@@ -344,8 +354,10 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
                     h[j] = pack_half2(s[m][n][2 * j], s[m][n][2 * j + 1]);
                     sum[j & 1] += low_half(h[j]) + high_half(h[j]);
                     if (All && has_dropout) {
+                        // model: rare
                         const uint32_t bits = keep >> (8 * (m * (Keys / 16) + n) + 2 * j);
                         h[j] &= ((bits & 1) ? 0xffffu : 0) | ((bits & 2) ? 0xffff0000u : 0);
+                        // model: end
                     }
                 }
                 const uint32_t got[2] = {shuffle_xor(upper ? h[0] : h[1], 2), shuffle_xor(upper ? h[2] : h[3], 2)};
