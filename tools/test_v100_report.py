@@ -45,7 +45,7 @@ def sass(*instructions):
     return "\n".join(lines) + "\n"
 
 
-# A loop of tasks, in it a loop of steps: a rare part with one instruction of its condition, a loop of four HMMA, and four.
+# A loop of tasks, in it a loop of steps: a rare part with an instruction of its condition, four HMMA in a loop, four after it.
 HMMA = [f"HMMA.884.F32.F32.STEP{i} R8, R2.reuse.ROW, R4.reuse.COL, R8" for i in range(4)]
 LOOP = sass("NOP",                                      # 00: tasks
             "IADD3 R0, R0, 0x1, RZ",                    # 10: steps

@@ -132,7 +132,7 @@ class Step:
         for loop in with_products:
             rounds, rest = divmod(products - (self.loop.hmma - loop.hmma), loop.hmma)
             if rest or rounds < 1:
-                raise CodeError(f"{self.kernel.name}: {products} HMMA do not come out of {self.loop.hmma} in the loop of "
-                                f"the steps, {loop.hmma} of which are in an inner loop")
+                raise CodeError(f"{self.kernel.name}: {products} HMMA do not come out of {self.loop.hmma} in the loop "
+                                f"of the steps, {loop.hmma} of which are in an inner loop")
             trips[loop.start] = rounds
         return trips
