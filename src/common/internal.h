@@ -28,8 +28,8 @@ typedef struct attn_force {
     int32_t backend;         /* attn_backend; AUTO: not forced */
     int32_t splits, threads; /* 0: not forced */
     bool stage_never;
-    char isa[16];     /* level of the CPU; "": not forced, here and below */
-    char family[16];  /* of GPU kernels, also by isa= */
+    char isa[16];    /* level of the CPU; "": not forced, here and below */
+    char family[16]; /* of GPU kernels, also by isa= */
     char kernel[64];
 } attn_force;
 

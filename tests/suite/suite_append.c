@@ -338,7 +338,7 @@ void suite_append_check(struct suite_check *check, const void *arg)
         attn_append p = suite_append_call(&r, &rope, check->target);
         int ok = suite_expect_status(check, attn_query_append(check->target->ctx, &p, NULL, &plan), ATTN_OK,
                                      "attn_query_append");
-        if (ok && suite_expect_plan(check, "append", NULL, &plan) &&
+        if (ok && suite_expect_plan(check, "append", NULL, &plan) && suite_expect_staged(check, &plan) &&
             suite_expect_status(check, attn_kv_append(check->target->ctx, &p, &exec), ATTN_OK, "attn_kv_append")) {
             suite_fetch_outputs(check, &r.t);
             expect_tokens(check, &r);

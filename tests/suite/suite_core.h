@@ -60,6 +60,8 @@ int suite_expect(struct suite_check *check, int ok, const char *format, ...) SUI
 /* Expects the backend, device, level and kernel that the target stands for, and notes the kernel for the report; op:
   what the kernel's name begins with, "forward", "append"; p: of a forward, else NULL. */
 int suite_expect_plan(struct suite_check *check, const char *op, const attn_problem *p, const attn_plan *plan);
+/* Expects what the target says of staging, for a call that has something to copy. */
+int suite_expect_staged(struct suite_check *check, const attn_plan *plan);
 /* Expects a status; the text names what and the library's own text. */
 int suite_expect_status(struct suite_check *check, attn_status got, attn_status expected, const char *what);
 void suite_skip(struct suite_check *check, const char *reason);

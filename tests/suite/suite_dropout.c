@@ -47,7 +47,7 @@ static unsigned char *library_mask(struct suite_check *check, struct suite_built
     attn_plan plan = ATTN_PLAN_INIT;
     if (suite_expect_status(check, attn_query(check->target->ctx, ATTN_OP_DROPOUT_MASK, &p, NULL, NULL, &plan), ATTN_OK,
                             "attn_query"))
-        suite_expect_plan(check, "dropout_mask", NULL, &plan);
+        (void)(suite_expect_plan(check, "dropout_mask", NULL, &plan) && suite_expect_staged(check, &plan));
     attn_status status = attn_dropout_mask(check->target->ctx, &p, &out, &exec);
     int done = suite_expect_status(check, status, ATTN_OK, "attn_dropout_mask");
     suite_fetch_outputs(check, t);

@@ -43,7 +43,7 @@ static int merge(struct suite_check *check, struct suite_built *t, struct parts 
     attn_context *ctx = check->target->ctx;
     if (!suite_expect_status(check, attn_query_merge(ctx, p->n, out, part_lse, &merged, to, NULL, &plan), ATTN_OK,
                              "attn_query_merge") ||
-        !suite_expect_plan(check, "merge", NULL, &plan))
+        !suite_expect_plan(check, "merge", NULL, &plan) || (merged.shape[2] && !suite_expect_staged(check, &plan)))
         return 0;
     attn_status status = attn_merge(ctx, p->n, out, part_lse, &merged, to, &exec);
     int done = suite_expect_status(check, status, ATTN_OK, "attn_merge");

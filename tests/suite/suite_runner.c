@@ -101,7 +101,7 @@ static int query(struct suite_check *check, attn_context *ctx, const attn_proble
         return 0;
     }
     if (!suite_expect_status(check, status, ATTN_OK, "attn_query")) return 0;
-    return suite_expect_plan(check, "forward", p, plan);
+    return suite_expect_plan(check, "forward", p, plan) && suite_expect_staged(check, plan);
 }
 
 int suite_forward_problem(struct suite_check *check, struct suite_built *t, attn_context *ctx, const attn_problem *p,

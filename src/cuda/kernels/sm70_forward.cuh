@@ -202,8 +202,8 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
             if (r >= w.rows) continue;
             int64_t first, end;
             attn_visible(&job, &w.seq, (uint32_t(w.row) + uint32_t(r)) / uint32_t(job.group), &first, &end);
-            t.first[r] = int(attn_min(attn_max(first, w.key), w.key_end));
-            t.end[r] = int(attn_max(attn_min(end, w.key_end), w.key));
+            t.first[r] = int(attn_min(attn_max(first, w.key), INT32_MAX)); // a row without keys has first >= end
+            t.end[r] = int(attn_max(attn_min(end, w.key_end), 0));
         }
     }
 

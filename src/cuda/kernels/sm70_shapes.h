@@ -8,13 +8,13 @@
 /* X(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm): head sizes up to dk and dv; keys of
  * a step; blocks of 16 rows a warp; whether K and V share one buffer, which takes a barrier more. Registers allow 8 warps
  * an SM. The order is that of preference. */
-#define SM70_SHAPES_64(X)                   \
+#define SM70_SHAPES_64(X)                       \
   X(sm70_forward_64, 32, 32, 32, 2, 4, 1, 0, 2) \
   X(sm70_forward_64, 64, 64, 32, 2, 4, 1, 0, 2)
-#define SM70_SHAPES_128(X)                     \
-  X(sm70_forward_128, 96, 96, 32, 2, 8, 0, 0, 1)   \
+#define SM70_SHAPES_128(X)                       \
+  X(sm70_forward_128, 96, 96, 32, 2, 8, 0, 0, 1) \
   X(sm70_forward_128, 128, 128, 32, 2, 8, 0, 0, 1)
-#define SM70_SHAPES_256(X)                     \
+#define SM70_SHAPES_256(X)                         \
   X(sm70_forward_256, 192, 128, 32, 1, 8, 0, 0, 1) \
   X(sm70_forward_256, 192, 192, 32, 1, 8, 0, 0, 1) \
   X(sm70_forward_256, 256, 256, 32, 1, 8, 0, 1, 1) \
@@ -29,10 +29,10 @@
 #define SM70_LARGER(a, b) ((a) > (b) ? (a) : (b))
 #define SM70_TILES(dk, dv, keys, blocks, warps, q_in_registers, one_buffer) \
   (((q_in_registers) ? 0 : SM70_ROWS(blocks, warps) * SM70_PITCH(dk)) +     \
-   ((one_buffer) ? (keys) * SM70_PITCH(SM70_LARGER(dk, dv)) : (keys) * (SM70_PITCH(dk) + SM70_PITCH(dv))))
-#define SM70_END(blocks, warps) (SM70_ROWS(blocks, warps) * 12 + (warps) * 16 * SM70_OUTPUT_PITCH * 4)
-#define SM70_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all)                        \
-  (SIMT_BLOCK_BYTES + (keys) * 32 + SM70_ROWS(blocks, warps) * 8 + ((all) ? SM70_SCRATCH * (warps) : 0) +         \
+   ((one_buffer) ? (keys)*SM70_PITCH(SM70_LARGER(dk, dv)) : (keys) * (SM70_PITCH(dk) + SM70_PITCH(dv))))
+#define SM70_END(blocks, warps) (SM70_ROWS(blocks, warps) * 12 + (warps)*16 * SM70_OUTPUT_PITCH * 4)
+#define SM70_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all)                       \
+  (SIMT_BLOCK_BYTES + (keys)*32 + SM70_ROWS(blocks, warps) * 8 + ((all) ? SM70_SCRATCH * (warps) : 0) + \
    SM70_LARGER(SM70_TILES(dk, dv, keys, blocks, warps, q_in_registers, one_buffer), SM70_END(blocks, warps)))
 
 #endif
