@@ -80,6 +80,7 @@ DEVICE int min(int a, int b) { return a < b ? a : b; }
 DEVICE int max(int a, int b) { return a > b ? a : b; }
 
 DEVICE unsigned thread_index() { return emulator::thread_index(); }
+DEVICE unsigned thread_index_again() { return emulator::thread_index(); }
 DEVICE unsigned block_index() { return emulator::block_index(); }
 DEVICE unsigned block_count() { return emulator::block_count(); }
 DEVICE char *shared_memory() { return emulator::shared_memory(); }

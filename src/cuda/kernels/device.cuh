@@ -4,6 +4,7 @@
  *   KERNEL(name, threads, min_blocks, type, p) { ... }    an entry point with one parameter struct, read as p
  *   DEVICE                                                before every other function
  *   thread_index() block_index() block_count()            blocks and grids have one dimension
+ *   thread_index_again()                                  the same, found anew: no register keeps it for rare code
  *   shared_memory()                                       dynamic shared memory, aligned to 16 bytes; no other exists
  *   block_barrier() warp_barrier()
  *   shuffle_xor(v, mask) shuffle_from(v, lane)            v is float, int32_t or uint32_t; all 32 lanes take part

@@ -9,6 +9,12 @@
     extern "C" __global__ void __launch_bounds__(threads, min_blocks) name(const __grid_constant__ type p)
 
 DEVICE unsigned thread_index() { return threadIdx.x; }
+DEVICE unsigned thread_index_again()
+{
+    unsigned n;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(n));
+    return n;
+}
 DEVICE unsigned block_index() { return blockIdx.x; }
 DEVICE unsigned block_count() { return gridDim.x; }
 

@@ -20,7 +20,7 @@
 // of P as rounded to f16, LSE has the sum of P: so a constant V comes back exactly, and LSE has no rounding of P.
 //
 // Bytes a step from L2: 2 Keys (Dk + Dv) for 2 * 16 Blocks * Warps * Keys (Dk + Dv) flops.
-// -inf: rows whose scores are all -inf keep m = -inf; exponents are taken against 0, so they add zeros. NaN: passed over by
+// -inf: m starts at the most negative finite number, against which -inf is a zero and any score is right. NaN: passed over by
 // the maximum, not by the sums, so the row becomes NaN. Rows without keys: O = 0, LSE = -inf, unless there is a sink.
 //
 // A kernel has two bodies: with masks only, and with everything else as well, whose registers and code the first is spared.
@@ -32,6 +32,8 @@
 #include "forward.cuh"
 #include "sm70_shapes.h"
 
+#define SM70_LARGEST 3.40282347e38f
+
 DEVICE bool is_eightfold(const attn_view &t, int64_t n)
 {
     return ((t.stride[0] | t.stride[1] | t.stride[2] | n) & 7) == 0 && is_aligned(t.data, 16);
@@ -41,11 +43,11 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
     static constexpr int Threads = 32 * Warps, Rows = 16 * Blocks * Warps;
     static constexpr int Unroll = QInRegisters ? Dk / 8 : 16;
     static constexpr int KPitch = SM70_PITCH(Dk), VPitch = SM70_PITCH(Dv); // bytes
-    static_assert(Dk % 8 == 0 && Dv % 32 == 0 && Keys % 16 == 0 && Blocks * Keys <= 64, "what the loops below assume");
+    static_assert(Dk % 8 == 0 && Dv % 32 == 0 && Keys % 16 == 0 && Keys <= 64, "what the loops below assume");
 
     struct shared {
         block_of_rows *block;
-        int64_t *k_place, *v_place; // [2][key] byte offsets of rows of K and V of this step and the next, or ROW_NOWHERE
+        const char **k_place, **v_place; // [2][key] rows of K and V of this step and the next; NULL: not needed
         int *first, *end;           // [row] visible keys
         float *scratch;             // [4][32] of this warp; only for All
         char *q, *k, *v;
@@ -79,7 +81,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
         shared t;
         char *at = shared_memory();
         t.block = reinterpret_cast<block_of_rows *>(at);
-        t.k_place = reinterpret_cast<int64_t *>(at + SIMT_BLOCK_BYTES);
+        t.k_place = reinterpret_cast<const char **>(at + SIMT_BLOCK_BYTES);
         t.v_place = t.k_place + 2 * Keys;
         t.first = reinterpret_cast<int *>(t.v_place + 2 * Keys);
         t.end = t.first + Rows;
@@ -102,7 +104,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
 #pragma unroll 1
         for (int n = int(thread_index()); n < Keys; n += Threads) {
             const int at = key + n;
-            int64_t k = ROW_NOWHERE, v = ROW_NOWHERE;
+            const char *k = nullptr, *v = nullptr;
             if (at >= int(w.key) && at < int(w.key_end)) {
                 int64_t batch = w.seq.k_batch, row = w.seq.k_row + at;
                 if (job.page_size) {
@@ -112,8 +114,8 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
                     row = token % size;
                     // model: end
                 }
-                k = 2 * attn_row_offset(&job.k, batch, w.hkv, row);
-                v = 2 * attn_row_offset(&job.v, batch, w.hkv, row);
+                k = job.k.data + 2 * attn_row_offset(&job.k, batch, w.hkv, row);
+                v = job.v.data + 2 * attn_row_offset(&job.v, batch, w.hkv, row);
             }
             t.k_place[slot + n] = k;
             t.v_place[slot + n] = v;
@@ -121,14 +123,14 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
     }
 
     // A thread's share of a step's K or V: eight halves at a time, through registers.
-    template <int D> DEVICE void fetch(const attn_view &view, int n, const int64_t *place, strip<D> &to)
+    template <int D> DEVICE void fetch(int n, const char *const *place, strip<D> &to)
     {
 #pragma unroll
         for (int i = 0; i < strip<D>::Count; i++) {
             const int c = int(thread_index()) + i * Threads, column = c % strip<D>::Columns * 8;
             const bool in = c < Keys * strip<D>::Columns;
-            const int64_t offset = place[in ? c / strip<D>::Columns : 0];
-            to.word[i] = load_if(in && column < n && offset != ROW_NOWHERE, view.data + offset + 2 * column);
+            const char *row = place[in ? c / strip<D>::Columns : 0];
+            to.word[i] = load_if(in && column < n && row, row + 2 * column);
         }
     }
 
@@ -143,14 +145,14 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
     }
 
     // The same where no vector load reaches: half by half, when they are needed.
-    template <int D> DEVICE void copy_halves(const attn_view &view, int n, const int64_t *place, char *to)
+    template <int D> DEVICE void copy_halves(int n, const char *const *place, char *to)
     {
         // model: rare
 #pragma unroll 1
         for (int c = int(thread_index()); c < Keys * D; c += Threads) {
             const int row = c / D, column = c % D;
             uint16_t x = 0;
-            if (place[row] != ROW_NOWHERE && column < n) x = attn_load_u16(view.data + place[row] + 2 * column);
+            if (place[row] && column < n) x = attn_load_u16(place[row] + 2 * column);
             attn_store_u16(to + row * SM70_PITCH(D) + 2 * column, x);
         }
         // model: end
@@ -260,14 +262,15 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
 
     // Scale and all else but the mask, and which elements dropout keeps: a bit each. Over shared memory, from where a lane
     // takes only what it has put there, so that one copy of the code serves all.
-    DEVICE uint32_t finish_scores(const attn_job &job, const block_of_rows &w, const shared &t, int key,
-                                  float (&s)[Blocks][Keys / 16][8])
+    DEVICE void finish_scores(const attn_job &job, const block_of_rows &w, const shared &t, int key,
+                              float (&s)[Blocks][Keys / 16][8], uint32_t (&keep)[Blocks])
     {
         // model: rare
         const uint64_t seed = job.has_dropout ? attn_job_dropout_key(&job) : 0;
         constexpr int PartsOfRow = 2 * (Keys / 16), Parts = Blocks * PartsOfRow; // of four elements
         float *mine = t.scratch + lane();
-        uint32_t keep = 0;
+#pragma unroll
+        for (int m = 0; m < Blocks; m++) keep[m] = 0;
 #pragma unroll 1
         for (int b = 0; b < Parts; b++) {
 #pragma unroll
@@ -281,7 +284,10 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
                           at = key + 16 * (b % PartsOfRow / 2) + sum_key(e);
                 if (at < t.first[r] || at >= t.end[r]) continue; // bias may have no such element
                 mine[32 * i] = finish_score(job, w, w.row + r, at, mine[32 * i] * job.scale);
-                if (job.has_dropout && keeps(job, w, seed, w.row + r, at)) keep |= 1u << (4 * b + i);
+                if (!job.has_dropout || !keeps(job, w, seed, w.row + r, at)) continue;
+#pragma unroll
+                for (int m = 0; m < Blocks; m++)
+                    if (m == b / PartsOfRow) keep[m] |= 1u << (4 * (b % PartsOfRow) + i);
             }
 #pragma unroll
             for (int c = 0; c < Parts; c++)
@@ -290,47 +296,63 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
                     for (int i = 0; i < 4; i++) s[c / PartsOfRow][c % PartsOfRow / 2][c % 2 * 4 + i] = mine[32 * i];
         }
         // model: end
-        return keep;
     }
 
-    DEVICE float row_maximum(float x)
+    // Lanes that share a row, of all rows of a lane at once: exchanges wait for each other's results otherwise.
+    DEVICE void maximum_of_lanes(float (&x)[Blocks][2])
     {
-        x = fmaxf(x, shuffle_xor(x, 2));
-        return fmaxf(x, shuffle_xor(x, 8));
+#pragma unroll
+        for (int mask = 2; mask <= 8; mask *= 4)
+#pragma unroll
+            for (int r = 0; r < 2 * Blocks; r++) x[r / 2][r % 2] = fmaxf(x[r / 2][r % 2], shuffle_xor(x[r / 2][r % 2], mask));
     }
 
-    DEVICE float row_total(float x)
+    DEVICE float total_of_lanes(float x)
     {
         x += shuffle_xor(x, 2);
         return x + shuffle_xor(x, 8);
     }
 
-    // S to P, by powers of two; m and l; the factors by which O shrinks.
-    DEVICE void softmax(float scale, float (&s)[Blocks][Keys / 16][8], state &x, float (&shrink)[Blocks][2])
+    // Scores are exponents of two after one factor. With more than masks they are finished in natural units, which hold
+    // a bias of the largest float, and become exponents of two as differences.
+    struct scaling {
+        float before, after;
+    };
+    DEVICE float power(float x, scaling scale) { return exp2_approx(All ? x * scale.after : x); }
+
+    // S to P; m and l; the factors by which O shrinks.
+    DEVICE void softmax(scaling scale, float (&s)[Blocks][Keys / 16][8], state &x, float (&shrink)[Blocks][2])
     {
+        float top[Blocks][2], sum[Blocks][2];
 #pragma unroll
         for (int m = 0; m < Blocks; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                float top = -INFINITY, sum = 0;
+                top[m][half] = s[m][0][element(half, 0)];
 #pragma unroll
-                for (int n = 0; n < Keys / 16; n++)
-#pragma unroll
-                    for (int j = 0; j < 4; j++) top = fmaxf(top, s[m][n][element(half, j)]);
-                const float larger = fmaxf(x.m[m][half], row_maximum(top) * scale),
-                            base = larger == -INFINITY ? 0 : larger;
-                shrink[m][half] = exp2_approx(x.m[m][half] - base); // 1 where m stays, or sums would drift
-                x.m[m][half] = larger;
-#pragma unroll
-                for (int n = 0; n < Keys / 16; n++)
-#pragma unroll
-                    for (int j = 0; j < 4; j++) {
-                        float &score = s[m][n][element(half, j)];
-                        score = exp2_approx(fmaf(score, scale, -base));
-                        sum += score;
-                    }
-                x.l[m][half] = fmaf(x.l[m][half], shrink[m][half], sum);
+                for (int j = 1; j < Keys / 4; j++) top[m][half] = fmaxf(top[m][half], s[m][j / 4][element(half, j % 4)]);
             }
+        maximum_of_lanes(top);
+#pragma unroll
+        for (int m = 0; m < Blocks; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float larger = fmaxf(x.m[m][half], top[m][half] * scale.before);
+                shrink[m][half] = power(x.m[m][half] - larger, scale); // 1 where m stays, or sums would drift
+                x.m[m][half] = larger;
+                sum[m][half] = 0;
+            }
+#pragma unroll
+        for (int j = 0; j < Keys / 4; j++)
+#pragma unroll
+            for (int r = 0; r < 2 * Blocks; r++) {
+                const int m = r / 2, half = r % 2;
+                float &score = s[m][j / 4][element(half, j % 4)];
+                score = power(fmaf(score, scale.before, -x.m[m][half]), scale);
+                sum[m][half] += score;
+            }
+#pragma unroll
+        for (int r = 0; r < 2 * Blocks; r++) x.l[r / 2][r % 2] = fmaf(x.l[r / 2][r % 2], shrink[r / 2][r % 2], sum[r / 2][r % 2]);
     }
 
     // P as an operand. Of each 16 keys a quad-pair takes its own 8 first, four at a time: in which order keys are summed
@@ -339,7 +361,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
         uint32_t word[Blocks][Keys / 16][4][2];
     };
 
-    DEVICE void make_operand(const float (&s)[Blocks][Keys / 16][8], uint32_t keep, bool has_dropout,
+    DEVICE void make_operand(const float (&s)[Blocks][Keys / 16][8], const uint32_t (&keep)[Blocks], bool has_dropout,
                              const float (&shrink)[Blocks][2], state &x, operand &p)
     {
         const bool upper = (lane() & 2) != 0;
@@ -355,30 +377,28 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
                     sum[j & 1] += low_half(h[j]) + high_half(h[j]);
                     if (All && has_dropout) {
                         // model: rare
-                        const uint32_t bits = keep >> (8 * (m * (Keys / 16) + n) + 2 * j);
+                        const uint32_t bits = keep[m] >> (8 * n + 2 * j);
                         h[j] &= ((bits & 1) ? 0xffffu : 0) | ((bits & 2) ? 0xffff0000u : 0);
                         // model: end
                     }
                 }
-                const uint32_t got[2] = {shuffle_xor(upper ? h[0] : h[1], 2), shuffle_xor(upper ? h[2] : h[3], 2)};
-                uint32_t own[2][2];
 #pragma unroll
                 for (int g = 0; g < 2; g++) {
-                    own[g][0] = upper ? got[g] : h[2 * g];
-                    own[g][1] = upper ? h[2 * g + 1] : got[g];
+                    const uint32_t got = shuffle_xor(upper ? h[2 * g] : h[2 * g + 1], 2);
+                    p.word[m][n][g][0] = upper ? got : h[2 * g];
+                    p.word[m][n][g][1] = upper ? h[2 * g + 1] : got;
                 }
-#pragma unroll
-                for (int g = 0; g < 2; g++)
-#pragma unroll
-                    for (int e = 0; e < 2; e++) {
-                        p.word[m][n][g][e] = own[g][e];
-                        p.word[m][n][2 + g][e] = shuffle_xor(own[g][e], 8);
-                    }
             }
 #pragma unroll
             for (int half = 0; half < 2; half++)
                 x.rounded[m][half] = fmaf(x.rounded[m][half], shrink[m][half], sum[half]);
         }
+#pragma unroll
+        for (int m = 0; m < Blocks; m++)
+#pragma unroll
+            for (int n = 0; n < Keys / 16; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) p.word[m][n][2 + e / 2][e % 2] = shuffle_xor(p.word[m][n][e / 2][e % 2], 8);
     }
 
     DEVICE void multiply_values(const shared &t, const operand &p, const float (&shrink)[Blocks][2], state &x)
@@ -422,7 +442,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
 #pragma unroll
         for (int m = 0; m < Blocks; m++) {
 #pragma unroll
-            for (int half = 0; half < 2; half++) x.m[m][half] = -INFINITY, x.l[m][half] = x.rounded[m][half] = 0;
+            for (int half = 0; half < 2; half++) x.m[m][half] = -SM70_LARGEST, x.l[m][half] = x.rounded[m][half] = 0;
 #pragma unroll
             for (int d = 0; d < Dv / 16; d++)
 #pragma unroll
@@ -430,7 +450,8 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
         }
     }
 
-    DEVICE void store_rows(const attn_simt_forward &p, const block_of_rows &w, const shared &t, const state &x)
+    // unit: of m, as a natural logarithm.
+    DEVICE void store_rows(const attn_simt_forward &p, const block_of_rows &w, const shared &t, const state &x, float unit)
     {
         const int dv = int(p.job.head_dim_v), warp_row = 16 * Blocks * warp();
         block_barrier(); // Q, K and V are used up
@@ -439,10 +460,10 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int r = warp_row + 16 * m + sum_row(2 * half);
-                const float l = row_total(x.l[m][half]), rounded = row_total(x.rounded[m][half]);
+                const float l = total_of_lanes(x.l[m][half]), rounded = total_of_lanes(x.rounded[m][half]);
                 if ((lane() & 10) != 0 || r >= w.rows) continue;
                 float factor;
-                close_row(p, w, r, x.m[m][half] * 0.69314718f, l, t.offset + r, &factor);
+                close_row(p, w, r, l == 0 ? -INFINITY : x.m[m][half] * unit, l, t.offset + r, &factor);
                 const float drop = All && p.job.has_dropout ? p.job.keep_factor : 1.0f;
                 t.factor[r] = rounded == 0 ? 0 : factor * (l / rounded) * drop;
             }
@@ -475,7 +496,8 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
         const int dk = int(job.head_dim), dv = int(job.head_dim_v), end = int(w.key_end);
         const bool eightfold = is_eightfold(job.k, dk) && is_eightfold(job.v, dv);
         const bool has_more = All && (job.scale < 0 || job.softcap > 0 || job.bias.data || job.alibi || job.has_dropout);
-        const float log2e = 1.44269504f, scale = has_more ? log2e : job.scale * log2e;
+        const float log2e = 1.44269504f;
+        const scaling scale = {has_more ? 1 : job.scale * log2e, has_more ? log2e : 1};
         state x;
         strip<Dk> next;
         clear(x);
@@ -484,33 +506,39 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
         int key = int(w.key) / Keys * Keys;
         place_keys(job, w, t, key);
         block_barrier(); // places are written
-        if (eightfold) fetch(job.k, dk, t.k_place + key / Keys % 2 * Keys, next);
+        if (eightfold) fetch(dk, t.k_place + key / Keys % 2 * Keys, next);
 #pragma unroll 1
         for (; key < end; key += Keys) {
             const int slot = key / Keys % 2 * Keys;
             float s[Blocks][Keys / 16][8], shrink[Blocks][2];
-            uint32_t keep = 0;
+            uint32_t keep[Blocks] = {}; // written where it is read
             strip<Dv> values;
             operand weights;
             block_barrier(); // V is used up; Q and places of rows are written
-            if (eightfold) put(next, t.k);
-            else copy_halves<Dk>(job.k, dk, t.k_place + slot, t.k);
-            if (eightfold) fetch(job.v, dv, t.v_place + slot, values);
+            if (eightfold) {
+                put(next, t.k);
+                fetch(dv, t.v_place + slot, values);
+            } else {
+                copy_halves<Dk>(dk, t.k_place + slot, t.k);
+            }
             place_keys(job, w, t, key + Keys);
             block_barrier(); // K and the next places are complete
             multiply_scores(t, x, s);
             if (OneBuffer) block_barrier(); // K is used up
-            if (eightfold) put(values, t.v);
-            else copy_halves<Dv>(job.v, dv, t.v_place + slot, t.v);
-            if (eightfold) fetch(job.k, dk, t.k_place + (Keys - slot), next);
-            if (has_more) keep = finish_scores(job, w, t, key, s);
+            if (eightfold) {
+                put(values, t.v);
+                fetch(dk, t.k_place + (Keys - slot), next);
+            } else {
+                copy_halves<Dv>(dv, t.v_place + slot, t.v);
+            }
+            if (has_more) finish_scores(job, w, t, key, s, keep);
             if (int(w.last_first) > key || int(w.first_end) < key + Keys) mask_scores(t, key, s);
             softmax(scale, s, x, shrink);
             make_operand(s, keep, job.has_dropout, shrink, x, weights);
             block_barrier(); // V is complete
             multiply_values(t, weights, shrink, x);
         }
-        store_rows(p, w, t, x);
+        store_rows(p, w, t, x, scale.after * 0.69314718f);
     }
 
     DEVICE void forward(const attn_simt_forward &p)

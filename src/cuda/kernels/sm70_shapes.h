@@ -10,7 +10,7 @@
  * an SM. The order is that of preference. */
 #define SM70_SHAPES_64(X)                       \
   X(sm70_forward_64, 32, 32, 32, 2, 4, 1, 0, 2) \
-  X(sm70_forward_64, 64, 64, 32, 2, 4, 1, 0, 2)
+  X(sm70_forward_64, 64, 64, 32, 2, 4, 0, 0, 2)
 #define SM70_SHAPES_128(X)                       \
   X(sm70_forward_128, 96, 96, 32, 2, 8, 0, 0, 1) \
   X(sm70_forward_128, 128, 128, 32, 2, 8, 0, 0, 1)
