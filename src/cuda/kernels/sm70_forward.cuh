@@ -9,10 +9,11 @@
 // there too or in registers; S, P, O, m and l stay in registers. While a step is computed the next K, then V, is on its
 // way through registers (sm_70 has no asynchronous copy).
 //
-// Lanes. One instruction multiplies four 8 x 4 by 4 x 8, one for each quad-pair of lanes. Bit 2 of a lane says which 8
-// rows of 16, bit 3 which 8 keys of 16 (S) or which 16 columns of 32 (O). Inside a quad-pair, with q = lane & 3 and
-// h = lane >> 4: A has row q + 4 h, k = 0 .. 3 (16 bytes are two steps of k); B of S has key q + 4 h likewise; B of O, row
-// major, has key q and four columns from 4 h; element i of a sum is row (q & 1) + 4 h + (i & 2), column (q & 2) + (i & 1) + (i & 4).
+// Lanes. One instruction multiplies four 8 x 4 by 4 x 8, one for each quad-pair of lanes. Bit 2 of a lane says which four
+// rows of each 8, bit 3 which 8 keys of 16 (S) or which 16 columns of 32 (O). With q = lane & 3 and h = lane >> 4: A has row
+// (lane & 7) + 8 h, k = 0 .. 3 (16 bytes are two steps of k), so that 8 lanes read 8 neighbours; B of S has key q + 4 h of
+// its 8 likewise; B of O, row major, has key q and four columns from 4 h; element i of a sum is row (lane & 5) + 8 h + (i & 2),
+// column (q & 2) + (i & 1) + (i & 4).
 // So P becomes an operand by one exchange between lanes l and l ^ 2, and one with l ^ 8 for the keys of the other half.
 //
 // Sums. The hardware truncates when it adds to a float32 sum, which shows after thousands of steps: products of one step
@@ -42,14 +43,17 @@ DEVICE bool is_eightfold(const attn_view &t, int64_t n)
 template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bool OneBuffer, bool All> struct sm70 {
     static constexpr int Threads = 32 * Warps, Rows = 16 * Blocks * Warps;
     static constexpr int Unroll = QInRegisters ? Dk / 8 : 16;
+    static constexpr bool SumsInRegisters = Dv <= 64; // those of P as rounded, where O leaves room
     static constexpr int KPitch = SM70_PITCH(Dk), VPitch = SM70_PITCH(Dv); // bytes
-    static_assert(Dk % 8 == 0 && Dv % 32 == 0 && Keys % 16 == 0 && Keys <= 64, "what the loops below assume");
+    static_assert(Dk % 8 == 0 && Dv % 32 == 0 && (Keys == 32 || Keys == 64), "what the loops below assume");
 
     struct shared {
         block_of_rows *block;
-        const char **k_place, **v_place; // [2][key] rows of K and V of this step and the next; NULL: not needed
+        const char **k_place, **v_place; // [2][key] rows in pages of this step and the next
+        const char **k_head, **v_head;   // row 0 of the sequence where there are no pages
         int *first, *end;           // [row] visible keys
-        float *scratch;             // [4][32] of this warp; only for All
+        float *rounded;             // [2 Blocks][thread] sums of P as rounded, unless in registers
+        float *scratch;             // [2][32] of this warp; only for All
         char *q, *k, *v;
         int64_t *offset;        // [row], at the end in place of q, k and v: where O goes
         float *factor, *output; // [row]; [16][SM70_OUTPUT_PITCH] of this warp
@@ -58,7 +62,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
     struct state {
         float o[Blocks][Dv / 16][8];
         // Of rows sum_row(0) and sum_row(2): the maximum, as an exponent of two; sums of this lane's keys.
-        float m[Blocks][2], l[Blocks][2], rounded[Blocks][2];
+        float m[Blocks][2], l[Blocks][2], rounded[SumsInRegisters ? Blocks : 1][2];
         uint4 q[QInRegisters ? Blocks : 1][QInRegisters ? Dk / 8 : 1];
     };
 
@@ -69,12 +73,17 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
 
     DEVICE int lane() { return int(thread_index()) & 31; }
     DEVICE int warp() { return int(thread_index()) >> 5; }
-    DEVICE int operand_row() { return 8 * (lane() >> 2 & 1) + (lane() & 3) + 4 * (lane() >> 4); }
+    DEVICE int operand_row() { return (lane() & 7) + 8 * (lane() >> 4); }
     DEVICE int operand_key() { return 8 * (lane() >> 3 & 1) + (lane() & 3) + 4 * (lane() >> 4); }
-    DEVICE int sum_row(int i) { return 8 * (lane() >> 2 & 1) + (lane() & 1) + 4 * (lane() >> 4) + (i & 2); }
+    DEVICE int sum_row(int i) { return (lane() & 5) + 8 * (lane() >> 4) + (i & 2); }
     DEVICE int sum_key(int i) { return 8 * (lane() >> 3 & 1) + (lane() & 2) + (i & 1) + (i & 4); }
     // Element j of the four of a row of a sum.
     DEVICE constexpr int element(int half, int j) { return (j & 1) + 2 * half + 2 * (j & 2); }
+
+    DEVICE float &rounded_sum(const shared &t, state &x, int m, int half)
+    {
+        return SumsInRegisters ? x.rounded[SumsInRegisters ? m : 0][half] : t.rounded[(2 * m + half) * Threads];
+    }
 
     DEVICE shared carve()
     {
@@ -83,10 +92,14 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
         t.block = reinterpret_cast<block_of_rows *>(at);
         t.k_place = reinterpret_cast<const char **>(at + SIMT_BLOCK_BYTES);
         t.v_place = t.k_place + 2 * Keys;
-        t.first = reinterpret_cast<int *>(t.v_place + 2 * Keys);
+        t.k_head = t.v_place + 2 * Keys;
+        t.v_head = t.k_head + 1;
+        t.first = reinterpret_cast<int *>(t.k_head + 2);
         t.end = t.first + Rows;
-        t.scratch = reinterpret_cast<float *>(t.end + Rows) + SM70_SCRATCH / 4 * warp();
-        t.q = reinterpret_cast<char *>(t.end + Rows) + (All ? SM70_SCRATCH * Warps : 0);
+        t.rounded = reinterpret_cast<float *>(t.end + Rows) + thread_index();
+        float *free = reinterpret_cast<float *>(t.end + Rows) + 2 * Blocks * Threads;
+        t.scratch = free + SM70_SCRATCH / 4 * warp();
+        t.q = reinterpret_cast<char *>(free) + (All ? SM70_SCRATCH * Warps : 0);
         t.k = t.q + (QInRegisters ? 0 : Rows * KPitch);
         t.v = OneBuffer ? t.k : t.k + Keys * KPitch;
         t.offset = reinterpret_cast<int64_t *>(t.q);
@@ -97,40 +110,55 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
 
     // ---- global memory --------------------------------------------------------------------------------------------
 
-    // Of a step; by one warp, a lane a key. Sizes that need more than 32 bits are not for these kernels (cuda/forward.c).
+    // Sizes that need more than 32 bits are not for these kernels (cuda/forward_kernels.c).
+    DEVICE void place_head(const attn_job &job, const block_of_rows &w, const shared &t)
+    {
+        if (thread_index() != 0) return;
+        *t.k_head = job.k.data + 2 * attn_row_offset(&job.k, w.seq.k_batch, w.hkv, w.seq.k_row);
+        *t.v_head = job.v.data + 2 * attn_row_offset(&job.v, w.seq.k_batch, w.hkv, w.seq.k_row);
+    }
+
+    // A step's rows in pages: one look at the table for all who load them.
     DEVICE void place_keys(const attn_job &job, const block_of_rows &w, const shared &t, int key)
     {
-        const int slot = key / Keys % 2 * Keys;
+        const int slot = key & Keys;
+        if (!job.page_size) return;
+        // model: rare
 #pragma unroll 1
         for (int n = int(thread_index()); n < Keys; n += Threads) {
-            const int at = key + n;
-            const char *k = nullptr, *v = nullptr;
-            if (at >= int(w.key) && at < int(w.key_end)) {
-                int64_t batch = w.seq.k_batch, row = w.seq.k_row + at;
-                if (job.page_size) {
-                    // model: rare
-                    const uint32_t token = uint32_t(row), size = uint32_t(job.page_size);
-                    batch = job.page_table[w.b * job.page_table_stride + token / size];
-                    row = token % size;
-                    // model: end
-                }
-                k = job.k.data + 2 * attn_row_offset(&job.k, batch, w.hkv, row);
-                v = job.v.data + 2 * attn_row_offset(&job.v, batch, w.hkv, row);
-            }
-            t.k_place[slot + n] = k;
-            t.v_place[slot + n] = v;
+            if (!is_needed(w, key + n)) continue;
+            const uint32_t token = uint32_t(w.seq.k_row + key + n), size = uint32_t(job.page_size);
+            const int64_t page = job.page_table[w.b * job.page_table_stride + token / size];
+            t.k_place[slot + n] = job.k.data + 2 * attn_row_offset(&job.k, page, w.hkv, token % size);
+            t.v_place[slot + n] = job.v.data + 2 * attn_row_offset(&job.v, page, w.hkv, token % size);
         }
+        // model: end
+    }
+
+    DEVICE bool is_needed(const block_of_rows &w, int key)
+    {
+        const int first = int(w.key), end = int(w.key_end);
+        return key >= first && key < end;
+    }
+
+    // place: of the step.
+    DEVICE const char *row_address(const attn_job &job, const attn_view &view, const char *head, const char *const *place,
+                                   int key, int row)
+    {
+        return job.page_size ? place[row] : head + 2 * (key + row) * view.stride[2];
     }
 
     // A thread's share of a step's K or V: eight halves at a time, through registers.
-    template <int D> DEVICE void fetch(int n, const char *const *place, strip<D> &to)
+    template <int D>
+    DEVICE void fetch(const attn_job &job, const attn_view &view, const char *head, const char *const *place, int n,
+                      const block_of_rows &w, int key, strip<D> &to)
     {
 #pragma unroll
         for (int i = 0; i < strip<D>::Count; i++) {
-            const int c = int(thread_index()) + i * Threads, column = c % strip<D>::Columns * 8;
-            const bool in = c < Keys * strip<D>::Columns;
-            const char *row = place[in ? c / strip<D>::Columns : 0];
-            to.word[i] = load_if(in && column < n && row, row + 2 * column);
+            const int c = int(thread_index()) + i * Threads, row = c / strip<D>::Columns,
+                      column = c % strip<D>::Columns * 8;
+            const bool wanted = c < Keys * strip<D>::Columns && column < n && is_needed(w, key + row);
+            to.word[i] = load_if(wanted, row_address(job, view, head, place, key, row & (Keys - 1)) + 2 * column);
         }
     }
 
@@ -145,14 +173,17 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
     }
 
     // The same where no vector load reaches: half by half, when they are needed.
-    template <int D> DEVICE void copy_halves(int n, const char *const *place, char *to)
+    template <int D>
+    DEVICE void copy_halves(const attn_job &job, const attn_view &view, const char *head, const char *const *place, int n,
+                            const block_of_rows &w, int key, char *to)
     {
         // model: rare
 #pragma unroll 1
         for (int c = int(thread_index()); c < Keys * D; c += Threads) {
             const int row = c / D, column = c % D;
             uint16_t x = 0;
-            if (place[row] && column < n) x = attn_load_u16(place[row] + 2 * column);
+            if (column < n && is_needed(w, key + row))
+                x = attn_load_u16(row_address(job, view, head, place, key, row) + 2 * column);
             attn_store_u16(to + row * SM70_PITCH(D) + 2 * column, x);
         }
         // model: end
@@ -234,9 +265,9 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
 #pragma unroll
                 for (int n = 0; n < Keys / 16; n++) mma_m8n8k4_row_col(s[m][n], {a[m].x, a[m].y}, {b[n].x, b[n].y});
 #pragma unroll
-            for (int m = 0; m < Blocks; m++)
+            for (int n = 0; n < Keys / 16; n++)
 #pragma unroll
-                for (int n = 0; n < Keys / 16; n++) mma_m8n8k4_row_col(s[m][n], {a[m].z, a[m].w}, {b[n].z, b[n].w});
+                for (int m = 0; m < Blocks; m++) mma_m8n8k4_row_col(s[m][n], {a[m].z, a[m].w}, {b[n].z, b[n].w});
         }
         mma_complete();
     }
@@ -260,15 +291,16 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
         // model: end
     }
 
-    // Scale and all else but the mask, and which elements dropout keeps: a bit each. Over shared memory, from where a lane
+    // Scale and all else but the mask; which elements dropout keeps, a bit each, stays in the scratch. Over shared memory, from where a lane
     // takes only what it has put there, so that one copy of the code serves all.
     DEVICE void finish_scores(const attn_job &job, const block_of_rows &w, const shared &t, int key,
-                              float (&s)[Blocks][Keys / 16][8], uint32_t (&keep)[Blocks])
+                              float (&s)[Blocks][Keys / 16][8])
     {
         // model: rare
         const uint64_t seed = job.has_dropout ? attn_job_dropout_key(&job) : 0;
-        constexpr int PartsOfRow = 2 * (Keys / 16), Parts = Blocks * PartsOfRow; // of four elements
+        constexpr int PartsOfRow = 4 * (Keys / 16), Parts = Blocks * PartsOfRow; // of two elements
         float *mine = t.scratch + lane();
+        uint32_t keep[Blocks];
 #pragma unroll
         for (int m = 0; m < Blocks; m++) keep[m] = 0;
 #pragma unroll 1
@@ -277,24 +309,26 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
             for (int c = 0; c < Parts; c++)
                 if (c == b)
 #pragma unroll
-                    for (int i = 0; i < 4; i++) mine[32 * i] = s[c / PartsOfRow][c % PartsOfRow / 2][c % 2 * 4 + i];
+                    for (int i = 0; i < 2; i++) mine[32 * i] = s[c / PartsOfRow][c % PartsOfRow / 4][c % 4 * 2 + i];
 #pragma unroll 1
-            for (int i = 0; i < 4; i++) {
-                const int e = b % 2 * 4 + i, r = 16 * (Blocks * warp() + b / PartsOfRow) + sum_row(e),
-                          at = key + 16 * (b % PartsOfRow / 2) + sum_key(e);
+            for (int i = 0; i < 2; i++) {
+                const int e = b % 4 * 2 + i, r = 16 * (Blocks * warp() + b / PartsOfRow) + sum_row(e),
+                          at = key + 16 * (b % PartsOfRow / 4) + sum_key(e);
                 if (at < t.first[r] || at >= t.end[r]) continue; // bias may have no such element
                 mine[32 * i] = finish_score(job, w, w.row + r, at, mine[32 * i] * job.scale);
                 if (!job.has_dropout || !keeps(job, w, seed, w.row + r, at)) continue;
 #pragma unroll
                 for (int m = 0; m < Blocks; m++)
-                    if (m == b / PartsOfRow) keep[m] |= 1u << (4 * (b % PartsOfRow) + i);
+                    if (m == b / PartsOfRow) keep[m] |= 1u << (2 * (b % PartsOfRow) + i);
             }
 #pragma unroll
             for (int c = 0; c < Parts; c++)
                 if (c == b)
 #pragma unroll
-                    for (int i = 0; i < 4; i++) s[c / PartsOfRow][c % PartsOfRow / 2][c % 2 * 4 + i] = mine[32 * i];
+                    for (int i = 0; i < 2; i++) s[c / PartsOfRow][c % PartsOfRow / 4][c % 4 * 2 + i] = mine[32 * i];
         }
+#pragma unroll
+        for (int m = 0; m < Blocks; m++) mine[32 * m] = bits_float(keep[m]);
         // model: end
     }
 
@@ -361,8 +395,8 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
         uint32_t word[Blocks][Keys / 16][4][2];
     };
 
-    DEVICE void make_operand(const float (&s)[Blocks][Keys / 16][8], const uint32_t (&keep)[Blocks], bool has_dropout,
-                             const float (&shrink)[Blocks][2], state &x, operand &p)
+    DEVICE void make_operand(const float (&s)[Blocks][Keys / 16][8], bool has_dropout,
+                             const float (&shrink)[Blocks][2], const shared &t, state &x, operand &p)
     {
         const bool upper = (lane() & 2) != 0;
 #pragma unroll
@@ -377,7 +411,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
                     sum[j & 1] += low_half(h[j]) + high_half(h[j]);
                     if (All && has_dropout) {
                         // model: rare
-                        const uint32_t bits = keep[m] >> (8 * n + 2 * j);
+                        const uint32_t bits = float_bits(t.scratch[lane() + 32 * m]) >> (8 * n + 2 * j);
                         h[j] &= ((bits & 1) ? 0xffffu : 0) | ((bits & 2) ? 0xffff0000u : 0);
                         // model: end
                     }
@@ -391,7 +425,10 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
             }
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                x.rounded[m][half] = fmaf(x.rounded[m][half], shrink[m][half], sum[half]);
+{
+                float &rounded = rounded_sum(t, x, m, half);
+                rounded = fmaf(rounded, shrink[m][half], sum[half]);
+            }
         }
 #pragma unroll
         for (int m = 0; m < Blocks; m++)
@@ -437,12 +474,12 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
 
     // ---- a task ---------------------------------------------------------------------------------------------------
 
-    DEVICE void clear(state &x)
+    DEVICE void clear(const shared &t, state &x)
     {
 #pragma unroll
         for (int m = 0; m < Blocks; m++) {
 #pragma unroll
-            for (int half = 0; half < 2; half++) x.m[m][half] = -SM70_LARGEST, x.l[m][half] = x.rounded[m][half] = 0;
+            for (int half = 0; half < 2; half++) x.m[m][half] = -SM70_LARGEST, x.l[m][half] = rounded_sum(t, x, m, half) = 0;
 #pragma unroll
             for (int d = 0; d < Dv / 16; d++)
 #pragma unroll
@@ -451,7 +488,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
     }
 
     // unit: of m, as a natural logarithm.
-    DEVICE void store_rows(const attn_simt_forward &p, const block_of_rows &w, const shared &t, const state &x, float unit)
+    DEVICE void store_rows(const attn_simt_forward &p, const block_of_rows &w, const shared &t, state &x, float unit)
     {
         const int dv = int(p.job.head_dim_v), warp_row = 16 * Blocks * warp();
         block_barrier(); // Q, K and V are used up
@@ -460,7 +497,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int r = warp_row + 16 * m + sum_row(2 * half);
-                const float l = total_of_lanes(x.l[m][half]), rounded = total_of_lanes(x.rounded[m][half]);
+                const float l = total_of_lanes(x.l[m][half]), rounded = total_of_lanes(rounded_sum(t, x, m, half));
                 if ((lane() & 10) != 0 || r >= w.rows) continue;
                 float factor;
                 close_row(p, w, r, l == 0 ? -INFINITY : x.m[m][half] * unit, l, t.offset + r, &factor);
@@ -493,52 +530,51 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
     {
         const attn_job &job = p.job;
         const block_of_rows &w = *t.block;
-        const int dk = int(job.head_dim), dv = int(job.head_dim_v), end = int(w.key_end);
+        const int dk = int(job.head_dim), dv = int(job.head_dim_v);
         const bool eightfold = is_eightfold(job.k, dk) && is_eightfold(job.v, dv);
         const bool has_more = All && (job.scale < 0 || job.softcap > 0 || job.bias.data || job.alibi || job.has_dropout);
         const float log2e = 1.44269504f;
-        const scaling scale = {has_more ? 1 : job.scale * log2e, has_more ? log2e : 1};
         state x;
         strip<Dk> next;
-        clear(x);
+        clear(t, x);
         place_rows(job, w, t);
         load_queries(job, w, t, x);
         int key = int(w.key) / Keys * Keys;
+        place_head(job, w, t);
         place_keys(job, w, t, key);
         block_barrier(); // places are written
-        if (eightfold) fetch(dk, t.k_place + key / Keys % 2 * Keys, next);
+        if (eightfold) fetch(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, next);
 #pragma unroll 1
-        for (; key < end; key += Keys) {
-            const int slot = key / Keys % 2 * Keys;
+        for (; key < int(w.key_end); key += Keys) {
+            const int slot = key & Keys;
             float s[Blocks][Keys / 16][8], shrink[Blocks][2];
-            uint32_t keep[Blocks] = {}; // written where it is read
             strip<Dv> values;
             operand weights;
             block_barrier(); // V is used up; Q and places of rows are written
             if (eightfold) {
                 put(next, t.k);
-                fetch(dv, t.v_place + slot, values);
+                fetch(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, values);
             } else {
-                copy_halves<Dk>(dk, t.k_place + slot, t.k);
+                copy_halves<Dk>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, t.k);
             }
             place_keys(job, w, t, key + Keys);
             block_barrier(); // K and the next places are complete
             multiply_scores(t, x, s);
             if (OneBuffer) block_barrier(); // K is used up
+            if (has_more) finish_scores(job, w, t, key, s);
+            if (int(w.last_first) > key || int(w.first_end) < key + Keys) mask_scores(t, key, s);
+            softmax({has_more ? 1 : job.scale * log2e, has_more ? log2e : 1}, s, x, shrink);
             if (eightfold) {
                 put(values, t.v);
-                fetch(dk, t.k_place + (Keys - slot), next);
+                fetch(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, next);
             } else {
-                copy_halves<Dv>(dv, t.v_place + slot, t.v);
+                copy_halves<Dv>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, t.v);
             }
-            if (has_more) finish_scores(job, w, t, key, s, keep);
-            if (int(w.last_first) > key || int(w.first_end) < key + Keys) mask_scores(t, key, s);
-            softmax(scale, s, x, shrink);
-            make_operand(s, keep, job.has_dropout, shrink, x, weights);
+            make_operand(s, job.has_dropout, shrink, t, x, weights);
             block_barrier(); // V is complete
             multiply_values(t, weights, shrink, x);
         }
-        store_rows(p, w, t, x, scale.after * 0.69314718f);
+        store_rows(p, w, t, x, has_more ? 1 : 0.69314718f);
     }
 
     DEVICE void forward(const attn_simt_forward &p)

@@ -23,7 +23,7 @@
 
 #define SM70_PITCH(d) (2 * (d) + 16) /* bytes from row to row in shared memory */
 #define SM70_OUTPUT_PITCH 36         /* floats */
-#define SM70_SCRATCH 512             /* bytes a warp, of the body with everything */
+#define SM70_SCRATCH 256             /* bytes a warp, of the body with everything */
 
 #define SM70_ROWS(blocks, warps) (16 * (blocks) * (warps))
 #define SM70_LARGER(a, b) ((a) > (b) ? (a) : (b))
@@ -31,8 +31,9 @@
   (((q_in_registers) ? 0 : SM70_ROWS(blocks, warps) * SM70_PITCH(dk)) +     \
    ((one_buffer) ? (keys)*SM70_PITCH(SM70_LARGER(dk, dv)) : (keys) * (SM70_PITCH(dk) + SM70_PITCH(dv))))
 #define SM70_END(blocks, warps) (SM70_ROWS(blocks, warps) * 12 + (warps)*16 * SM70_OUTPUT_PITCH * 4)
-#define SM70_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all)                       \
-  (SIMT_BLOCK_BYTES + (keys)*32 + SM70_ROWS(blocks, warps) * 8 + ((all) ? SM70_SCRATCH * (warps) : 0) + \
+#define SM70_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all)           \
+  (SIMT_BLOCK_BYTES + (keys)*32 + 16 + SM70_ROWS(blocks, warps) * 8 + 256 * (blocks) * (warps) + \
+   ((all) ? SM70_SCRATCH * (warps) : 0) +                                                   \
    SM70_LARGER(SM70_TILES(dk, dv, keys, blocks, warps, q_in_registers, one_buffer), SM70_END(blocks, warps)))
 
 #endif
