@@ -364,6 +364,8 @@ typedef struct attn_plan {
     char isa[16];            /* "scalar", "avx2", "sm_70"                                         */
     char kernel[64];         /* "forward_scalar", "forward_sm70_d128"                             */
     char reason[160];        /* why this device and kernel                                        */
+    double cpu_seconds, gpu_seconds; /* figures of both sides where the model has chosen between them, copies
+                                included; 0: not asked for, or no GPU                             */
 } attn_plan;
 #define ATTN_PLAN_INIT ATTN_INIT_(attn_plan)
 
