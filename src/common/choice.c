@@ -33,9 +33,9 @@ static void note_figures(attn_plan *plan, double cpu_seconds, const attn_gpu_off
     plan->cpu_seconds = cpu_seconds;
     plan->gpu_seconds = offer->seconds;
     plan->estimated_seconds = gpu ? offer->seconds : cpu_seconds;
-    add_reason(plan, "; CPU %.3g ms, ", 1e3 * cpu_seconds);
+    add_reason(plan, "; CPU %s, ", attn_cost_text(cpu_seconds).text);
     if (offer->ordinal < 0) add_reason(plan, "%s", offer->why_not);
-    else add_reason(plan, "GPU %.3g ms with copies", 1e3 * offer->seconds);
+    else add_reason(plan, "GPU %s with copies", attn_cost_text(offer->seconds).text);
 }
 
 void attn_choose(const attn_context *ctx, const attn_job *job, const attn_survey *survey, attn_exec *exec,
@@ -49,7 +49,7 @@ void attn_choose(const attn_context *ctx, const attn_job *job, const attn_survey
     attn_cost_work(job, &work);
     const double cpu_seconds = attn_cost_cpu(plan->isa, plan->threads, ctx->cores, &work);
     if (cpu_seconds < least) return;
-    if (!survey->asks) attn_log(ctx, 2, "the CPU would take %.3g ms: a GPU is looked for", 1e3 * cpu_seconds);
+    if (!survey->asks) attn_log(ctx, 2, "the CPU would take %s: a GPU is looked for", attn_cost_text(cpu_seconds).text);
     attn_cuda_offer(ctx, job, &work, &offer);
     if (offer.ordinal >= 0 && offer.seconds < cpu_seconds && plan_gpu(ctx, job, offer.ordinal, &other) == ATTN_OK) {
         *plan = other;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The cost model and its one table of constants. docs/design.md section 5 has the formulas in words. */
 #include "cost.h"
+#include <stdio.h>
 #include <string.h>
 
 /* ---- constants: all of them ------------------------------------------------------------------- */
@@ -185,6 +186,14 @@ double attn_cost_gpu(const attn_gpu_rates *gpu, const attn_work *work)
     const double rate = gpu_rate(gpu);
     if (rate <= 0) return 0;
     return gpu_fixed_seconds + work->in_bytes / gpu_in_bytes + work->out_bytes / gpu_out_bytes + work->flops / rate;
+}
+
+attn_cost_words attn_cost_text(double seconds)
+{
+    attn_cost_words words;
+    if (seconds < 0.9995) snprintf(words.text, sizeof words.text, "%.3g ms", 1e3 * seconds);
+    else snprintf(words.text, sizeof words.text, "%.3g s", seconds);
+    return words;
 }
 
 double attn_cost_worth_asking(bool driver_started)

@@ -32,6 +32,12 @@ typedef struct attn_gpu_rates {
 /* Copies both ways included; the first use of a GPU is not. */
 double attn_cost_gpu(const attn_gpu_rates *gpu, const attn_work *work);
 
+/* "31 ms", "2.4 s". */
+typedef struct attn_cost_words {
+    char text[32];
+} attn_cost_words;
+attn_cost_words attn_cost_text(double seconds);
+
 /* From this estimate of the CPU on a GPU is thought of: in a process with a started driver, and in one where thinking
  * of it means to start the driver. */
 double attn_cost_worth_asking(bool driver_started);

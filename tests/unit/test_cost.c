@@ -153,6 +153,15 @@ static void the_bound_is_never_below(void **state)
     assert_true(attn_cost_worth_asking(true) < attn_cost_worth_asking(false));
 }
 
+static void seconds_in_words(void **state)
+{
+    (void)state;
+    assert_string_equal(attn_cost_text(0.0031).text, "3.1 ms");
+    assert_string_equal(attn_cost_text(0.9994).text, "999 ms");
+    assert_string_equal(attn_cost_text(0.9996).text, "1 s");
+    assert_string_equal(attn_cost_text(12.34).text, "12.3 s");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -163,6 +172,7 @@ int main(void)
         cmocka_unit_test(cpu_figures),
         cmocka_unit_test(gpu_figures),
         cmocka_unit_test(the_bound_is_never_below),
+        cmocka_unit_test(seconds_in_words),
     };
     return cmocka_run_group_tests_name("cost", tests, NULL, NULL);
 }
