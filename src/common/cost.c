@@ -35,9 +35,10 @@ static const double cpu_fixed_seconds = 2e-6; /* a call of (1,1,1,16,16,16) take
 static const double cpu_team_seconds = 20e-6; /* waking a team and its last blocks */
 /* Bytes of K and V that one thread reads in a second, alone and among others: decode f16, 88 GB/s by 16 threads, 17 by 2. */
 static const double cpu_read_alone = 8.5e9, cpu_read_together = 5.5e9;
-static const double gpu_fixed_seconds = 150e-6;    /* pointers, memory, launches, waiting; assumed */
-static const double gpu_in_bytes = 8e9;            /* a second, from pageable memory; 6 to 12 are usual */
-static const double gpu_out_bytes = 8e9;           /* the same, back */
+static const double gpu_fixed_seconds = 150e-6; /* pointers, memory, launches, waiting; assumed */
+/* Bytes a second between ordinary memory and a GPU: 6.6 and 11.7e9 at 64 MiB and more on an H200 (PCI Express 5), where
+ * 16 MiB that the caches hold go at 13e9; 6 to 12e9 are usual elsewhere. */
+static const double gpu_in_bytes = 7e9, gpu_out_bytes = 10e9;
 static const double gpu_clock_hz = 1.4e9;          /* where the driver does not tell: a V100's is 1.38 or 1.53 */
 static const double gpu_emulated_share = 0.25;     /* of simt's: sm70's instruction elsewhere, 17 TFLOP/s on an H100 */
 static const double ask_started_seconds = 1e-3;    /* six times a GPU's fixed cost */
