@@ -70,7 +70,7 @@ if [ -n "$pack" ]; then
   ldd "$folder/libattn.so.0" | sed -nE 's/^\s*lib(hwloc|gomp)\.so\S* => (\S+) .*/\2/p' | while read -r library; do
     cp -L "$library" "$pack/fallback/"
   done
-  cp "$here/gpu_check.sh" "$pack/"
+  cp "$here/gpu_check.sh" "$here/check_choice.sh" "$pack/"
   cp "$here"/../bench/{peers_cuda,peers_case,worker}.py "$pack/bench/"
   LD_LIBRARY_PATH=$pack "$pack/attn" info | sed -n '1,2p'
   du -sh "$pack"

@@ -129,13 +129,14 @@ ATTN_API attn_status attn_device_get(int32_t index, attn_device_info *info);
 /* ---- Context ----------------------------------------------------------------------------------
  * Holds the permitted devices and the choices forced by the caller. It is immutable after creation,
  * so any number of threads may use one context at the same time; destroy it after the last call
- * has returned. Creating one is cheap (no thread is started, no GPU is touched until first used).
+ * has returned. Creating one is cheap (no thread is started, no GPU is touched until first used; that
+ * takes up to seconds, and the log has a line before it).
  *
  * `force` pins automatic choices: a comma-separated list of key=value, for example
  * "isa=scalar,threads=4". Keys: backend (auto, cpu, cuda, reference), isa (scalar, ...), kernel (a
  * name that attn_plan gives), splits (1 and up), threads (1 to 1024), stage (auto, never: a GPU that
- * would have to copy host tensors to itself answers UNSUPPORTED instead). The
- * environment variable ATTN_FORCE takes the same words and is used for keys that `force` lacks.
+ * would have to copy host tensors to itself answers UNSUPPORTED instead, and none is chosen for
+ * them). The environment variable ATTN_FORCE takes the same words and is used for keys that `force` lacks.
  * `backend` in ATTN_FORCE applies only where the config says AUTO. An unknown key or value is
  * INVALID_ARGUMENT.
  *
@@ -324,9 +325,14 @@ typedef struct attn_grads {
  * the device's primary one is INVALID_ARGUMENT.
  *
  * Which device: the one that exec or the context names; in a context for all devices the GPU whose memory
- * any tensor or array lies in, and the CPU if all are the host's. Memory of another GPU is INVALID_ARGUMENT,
- * a GPU's memory where exec names the CPU UNSUPPORTED. A context for the CPU alone does not look: all that
- * it is given must be host memory.
+ * any tensor or array lies in. If all are the host's, attn_forward goes where a cost model expects the result sooner, on
+ * the CPU or on a GPU, copies included: attn_plan has both figures. Calls below 1 ms on the CPU, calls that name a stream
+ * and all other functions stay on the CPU. The CUDA driver is started for this only when a call would take the CPU over
+ * 50 ms; a process that forks later should use backend cpu. If a GPU so chosen fails, the CPU computes the call, and
+ * the context does not choose that GPU again. A workspace in the other side's memory is not used then.
+ *
+ * Memory of another GPU than the one that computes is INVALID_ARGUMENT, a GPU's memory where exec names the CPU
+ * UNSUPPORTED. A context for the CPU alone does not look: all that it is given must be host memory.
  *
  * Staging: what a call on a GPU finds in host memory (tensors and arrays, in any mixture) is copied to memory
  * of that GPU which the library keeps for the next call, and results are copied back; the call waits. Of a
@@ -360,10 +366,12 @@ typedef struct attn_plan {
     int32_t staged;          /* 1: host tensors are copied to that device and back                */
     size_t workspace_bytes;  /* enough for every call with these sizes and the same arrays present,
                                 whatever lengths and page tables hold; without staged copies      */
-    double estimated_seconds;/* the cost model's figure; 0: none was needed to choose             */
+    double estimated_seconds;/* the cost model's figure for `device`; 0: none was needed to choose */
     char isa[16];            /* "scalar", "avx2", "sm_70"                                         */
     char kernel[64];         /* "forward_scalar", "forward_sm70_d128"                             */
     char reason[160];        /* why this device and kernel                                        */
+    double cpu_seconds, gpu_seconds; /* figures of both sides where the model has chosen between them, copies
+                                included; 0: not asked for, or no GPU                             */
 } attn_plan;
 #define ATTN_PLAN_INIT ATTN_INIT_(attn_plan)
 

@@ -14,7 +14,7 @@ struct bench_options {
     int suite;    /* index into bench_suite_words, or BENCH_NOT_GIVEN */
     int dtype;    /* index into cli_float_types, or BENCH_NOT_GIVEN */
     int kv_dtype; /* index into cli_kv_types, or BENCH_NOT_GIVEN */
-    int causal, v_in_k, no_verify, json, steps;
+    int causal, v_in_k, no_verify, json, steps, copies;
     int32_t backend, ordinal; /* --device */
     int64_t threads;          /* 0: the library's default */
     int64_t repeat;           /* 0: a time budget instead */
@@ -27,6 +27,9 @@ struct bench_case {
     int causal;
     int v_in_k; /* V is the first columns of K */
 };
+
+/* Measures what the choice between CPU and GPU needs to know, instead of any case. */
+int bench_copies(const struct bench_options *options);
 
 extern const char *const bench_suite_words[];
 enum { BENCH_CASES_MAX = 256 };

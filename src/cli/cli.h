@@ -20,6 +20,7 @@ struct cli_command {
     const char *summary;               /* for the list in `attn --help`                                   */
     const char *help;                  /* the page of `attn help NAME`                                    */
     int (*run)(int argc, char **argv); /* argv[0] is the first word after the command's name      */
+    const char *more;                  /* of the page, which may be longer than one literal may be; NULL */
 };
 
 extern const struct cli_command cli_cmd_info;

@@ -35,6 +35,10 @@ static const char help[] = "Usage: attn bench [OPTIONS]\n"
                            "  --repeat N      Exactly N calls instead (on a GPU N batches, see below)\n"
                            "  --no-verify     Do not compare\n"
                            "  --json          Print JSON\n"
+                           "  --copies        Instead of all that: the speed of copies between ordinary\n"
+                           "                  memory and a GPU (--device cuda), and the time of a call whose\n"
+                           "                  arrays are copied there and back, which is what the choice\n"
+                           "                  between CPU and GPU rests upon\n"
                            "  --steps         Measure at the word of a script, see below\n"
                            "  --help          Show this page\n"
                            "\n"
@@ -49,6 +53,9 @@ static const char help[] = "Usage: attn bench [OPTIONS]\n"
                            "The ceiling reads huge pages where the system has them; the arrays of the case\n"
                            "lie where any program's do.\n"
                            "\n"
+                           "With --device auto the arrays lie in ordinary memory, and where a GPU is sooner\n"
+                           "it is taken: then copies there and back are a part of each call.\n"
+                           "\n"
                            "On a GPU (--device cuda) all arrays lie in its memory. Calls are put on the\n"
                            "default stream in batches that take about 10 ms, or are one call where that is\n"
                            "more; the program waits for each batch, and the time of a batch, divided by its\n"
@@ -57,8 +64,9 @@ static const char help[] = "Usage: attn bench [OPTIONS]\n"
                            "median of five calls that are waited for one by one, as a program sees it that\n"
                            "needs each result at once. The same arrays are used in each call: what fits\n"
                            "into the GPU's cache is read from there. No ceiling of a GPU is known here.\n"
-                           "\n"
-                           "JSON is an array of {\"op\", \"device\", \"kernel\", \"isa\", \"dtype\", \"kv_dtype\",\n"
+                           "\n";
+
+static const char more[] = "JSON is an array of {\"op\", \"device\", \"kernel\", \"isa\", \"dtype\", \"kv_dtype\",\n"
                            "\"shape\": {\"batch\", \"heads_q\", \"heads_kv\", \"seq_q\", \"seq_k\", \"head_dim\",\n"
                            "\"head_dim_v\"}, \"causal\", \"v_in_k\", \"threads\", \"flops\", \"bytes\", \"repeats\",\n"
                            "\"median_ms\", \"min_ms\", \"batch\", \"waited_ms\", \"tflops\", \"gbps\",\n"
@@ -88,6 +96,8 @@ static int check_use(const struct bench_options *o)
     if (o->suite != BENCH_NOT_GIVEN && o->shapes.count)
         return cli_fail(CLI_BAD_INPUT, "--suite and --shape exclude each other");
     if (o->repeat && o->seconds >= 0) return cli_fail(CLI_BAD_INPUT, "--repeat and --seconds exclude each other");
+    if (o->copies && (o->suite != BENCH_NOT_GIVEN || o->shapes.count || o->steps))
+        return cli_fail(CLI_BAD_INPUT, "--copies measures no case: it excludes --shape, --suite and --steps");
     if (!o->steps) return CLI_OK;
     const char *other = o->suite != BENCH_NOT_GIVEN ? "--suite" : o->repeat ? "--repeat" : "--seconds";
     if (o->suite != BENCH_NOT_GIVEN || o->repeat || o->seconds >= 0)
@@ -116,6 +126,7 @@ static int parse_options(int argc, char **argv, struct bench_options *o)
         {.name = "--no-verify", .kind = CLI_FLAG, .target = &o->no_verify},
         {.name = "--json", .kind = CLI_FLAG, .target = &o->json},
         {.name = "--steps", .kind = CLI_FLAG, .target = &o->steps},
+        {.name = "--copies", .kind = CLI_FLAG, .target = &o->copies},
     };
     int status = cli_parse_options(argc, argv, table, sizeof table / sizeof table[0], &words);
     if (status) return status;
@@ -208,6 +219,7 @@ static int cmd_bench(int argc, char **argv)
     static struct bench_options options;
     int count = 0;
     int status = parse_options(argc, argv, &options);
+    if (!status && options.copies) return bench_copies(&options);
     if (!status) status = bench_list_cases(&options, cases, &count);
     if (status) return status;
     attn_context *context = NULL, *host = NULL;
@@ -239,4 +251,4 @@ static int cmd_bench(int argc, char **argv)
     return status ? status : fail_wrong(&bench, count);
 }
 
-const struct cli_command cli_cmd_bench = {"bench", "Verify and time attention on this machine", help, cmd_bench};
+const struct cli_command cli_cmd_bench = {"bench", "Verify and time attention on this machine", help, cmd_bench, more};

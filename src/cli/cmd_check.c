@@ -79,4 +79,4 @@ static int cmd_check(int argc, char **argv)
     return attn_suite_main(&options);
 }
 
-const struct cli_command cli_cmd_check = {"check", "Test this machine: run the suite", help, cmd_check};
+const struct cli_command cli_cmd_check = {"check", "Test this machine: run the suite", help, cmd_check, NULL};

@@ -137,4 +137,4 @@ static int cmd_run(int argc, char **argv)
     return status;
 }
 
-const struct cli_command cli_cmd_run = {"run", "Attention on arrays in NPY files", help, cmd_run};
+const struct cli_command cli_cmd_run = {"run", "Attention on arrays in NPY files", help, cmd_run, NULL};

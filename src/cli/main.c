@@ -107,6 +107,7 @@ static int print_help(void)
 static int print_page(const struct cli_command *command)
 {
     fputs(command->help, stdout);
+    if (command->more) fputs(command->more, stdout);
     return cli_finish(CLI_OK);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The calls that compute: import, validate, plan, find a workspace, run. */
-#include "survey.h"
+#include "choice.h"
 #include "validate.h"
 #include <stdio.h>
 
@@ -90,6 +90,10 @@ static attn_status prepare(const attn_context *ctx, attn_op op, const attn_probl
     ATTN_TRY(first_plan(ctx, exec, &survey, plan));
     if (op == ATTN_OP_DROPOUT_MASK) ATTN_TRY(plan_portable(backend, backend->dropout_mask, "dropout_mask", plan));
     else ATTN_TRY(backend->plan(ctx, op, job, plan));
+    if (op == ATTN_OP_FORWARD && attn_choice_is_free(ctx, exec, &survey)) {
+        attn_choose(ctx, job, &survey, exec, plan);
+        ATTN_TRY(attn_choice_fit_workspace(&survey, exec, plan));
+    }
     /* A forced forward kernel leaves backward free, and the other way round. */
     size_t operation = strcspn(plan->kernel, "_");
     if (strncmp(ctx->force.kernel, plan->kernel, operation) == 0 && !attn_kernel_is(plan->kernel, ctx->force.kernel))
@@ -133,7 +137,10 @@ attn_status attn_forward(attn_context *ctx, const attn_problem *problem, const a
     attn_exec e;
     attn_plan plan;
     ATTN_TRY(prepare(ctx, ATTN_OP_FORWARD, problem, NULL, NULL, exec, &job, &e, &plan));
-    return run(ctx, serving(ctx, &e)->forward, &job, &e, &plan);
+    attn_status status = run(ctx, serving(ctx, &e)->forward, &job, &e, &plan);
+    if (status != ATTN_OK && attn_choice_falls_back(ctx, &job, status, &e, &plan))
+        status = run(ctx, attn_cpu_backend.forward, &job, &e, &plan);
+    return status;
 }
 
 attn_status attn_backward(attn_context *ctx, const attn_problem *problem, const attn_grads *grads,

@@ -210,6 +210,7 @@ attn_status attn_create(const attn_config *given, attn_context **out)
     made.log = config.log;
     made.user = config.user;
     made.threads = force.threads ? force.threads : config.num_threads ? config.num_threads : host.cores;
+    made.cores = host.cores;
     made.l2_bytes = host.l2_bytes;
     attn_context *ctx = attn_context_alloc(&made, sizeof *ctx);
     if (!ctx) return attn_fail(ATTN_OUT_OF_MEMORY, "no memory for a context");

@@ -5,6 +5,7 @@
 
 #include "attn/attn.h"
 #include "append_job.h"
+#include "cost.h"
 #include "job.h"
 #include <stdbool.h>
 
@@ -47,7 +48,7 @@ struct attn_context {
     struct attn_cuda_state *cuda; /* NULL: a context that leaves GPUs alone */
     int32_t gpu;                  /* ordinal, in a context for one GPU */
     attn_force force;
-    int32_t threads;
+    int32_t threads, cores;
     size_t l2_bytes; /* of a core */
     uint32_t flags;
     void *(*alloc)(void *user, size_t bytes, size_t align);
@@ -136,6 +137,16 @@ attn_status attn_cuda_sync(const attn_context *ctx, const attn_exec *exec);
 bool attn_cuda_active(void);
 /* The GPU whose memory `pointer` leads to, -1: the host's; and whether the host can read it. */
 attn_status attn_cuda_place(const void *pointer, int32_t *ordinal, bool *readable);
+
+/* The GPU that would have a forward of host tensors done first. Starts the driver; touches no GPU. */
+typedef struct attn_gpu_offer {
+    int32_t ordinal; /* -1: no GPU serves the problem */
+    double seconds;
+    char why_not[64]; /* with -1 */
+} attn_gpu_offer;
+void attn_cuda_offer(const attn_context *ctx, const attn_job *job, const attn_work *work, attn_gpu_offer *offer);
+/* This GPU makes no offers to the context any more. */
+void attn_cuda_give_up(const attn_context *ctx, int32_t ordinal);
 
 /* ---- host threads ---------------------------------------------------------------------------- */
 

@@ -72,6 +72,14 @@ attn_status attn_cuda_place(const void *pointer, int32_t *ordinal, bool *readabl
     return ATTN_OK;
 }
 
+void attn_cuda_offer(const attn_context *ctx, const attn_job *job, const attn_work *work, attn_gpu_offer *offer)
+{
+    (void)ctx, (void)job, (void)work;
+    *offer = (attn_gpu_offer){.ordinal = -1, .why_not = "this library was built without CUDA"};
+}
+
+void attn_cuda_give_up(const attn_context *ctx, int32_t ordinal) { (void)ctx, (void)ordinal; }
+
 static bool has_kernel(const char *kernel)
 {
     (void)kernel;

@@ -4,6 +4,7 @@
 #define ATTN_CUDA_CALLS_H
 
 #include "arrays.h"
+#include "forward_kernels.h"
 
 bool attn_cuda_has_kernel(const char *kernel);
 attn_status attn_cuda_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan);
@@ -15,6 +16,9 @@ attn_status attn_cuda_merge(const attn_context *ctx, const attn_merge_job *job, 
                             const attn_exec *exec);
 attn_status attn_cuda_dropout_mask(const attn_context *ctx, const attn_job *job, const attn_view *keep,
                                    const attn_plan *plan, const attn_exec *exec);
+
+/* Blocks of the launch, and bytes of its partial results. */
+double attn_cuda_forward_blocks(const attn_job *job, const attn_forward_kernel *kernel, double *partial_bytes);
 
 /* Puts work on the stream. `workspace` has plan->workspace_bytes. */
 typedef attn_status attn_cuda_body(attn_cuda_device *device, void *arg, void *workspace, CUstream stream);

@@ -69,6 +69,10 @@ attn_status attn_cuda_open(const attn_context *ctx, int32_t ordinal, attn_cuda_d
     if (ctx->backend == &attn_cuda_backend && ordinal != ctx->gpu)
         return attn_fail(ATTN_NO_DEVICE, "GPU %d: this context was made for GPU %d", ordinal, ctx->gpu);
     ATTN_TRY(attn_cuda_find(ordinal, device));
+    pthread_mutex_lock(&ctx->cuda->lock);
+    const bool first = !(ctx->cuda->used >> ordinal & 1);
+    pthread_mutex_unlock(&ctx->cuda->lock);
+    if (first) attn_log(ctx, 2, "GPU %d (%s): first use by this context", ordinal, (*device)->name);
     ATTN_TRY(attn_cuda_enter(*device));
     pthread_mutex_lock(&ctx->cuda->lock);
     ctx->cuda->used |= (uint64_t)1 << ordinal;

@@ -21,6 +21,9 @@ static attn_status describe(attn_cuda_device *d, const attn_cuda_driver *driver,
     ATTN_CUDA_TRY(driver, device_attribute, &d->multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, d->handle);
     ATTN_CUDA_TRY(driver, device_attribute, &d->shared_bytes, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
                   d->handle);
+    /* Only estimates need it, so a driver without it is as good. */
+    if (driver->device_attribute(&d->clock_khz, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, d->handle) != CUDA_SUCCESS)
+        d->clock_khz = 0;
     d->capability = 10 * major + minor;
     d->memory_bytes = bytes;
     d->name[sizeof d->name - 1] = '\0';

@@ -18,6 +18,7 @@ typedef struct attn_cuda_device {
     int32_t ordinal;
     int32_t capability; /* 70 for 7.0, 120 for 12.0 */
     int32_t multiprocessors;
+    int32_t clock_khz;    /* 0: the driver does not tell */
     int32_t shared_bytes; /* that a block may opt in to */
     uint64_t memory_bytes;
     char name[64];

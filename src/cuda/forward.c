@@ -5,7 +5,6 @@
  *
  * Workspace, in GPU memory: partial results [B][Hkv][row][piece][Dv + 2] in float32, if any sequence can be cut. */
 #include "calls.h"
-#include "forward_kernels.h"
 #include "kernels/params.h"
 #include <stdio.h>
 
@@ -36,6 +35,13 @@ static double partial_bytes(const attn_simt_forward *p)
 static double task_count(const attn_simt_forward *p)
 {
     return (double)p->job.batch * (double)p->job.heads_kv * (double)p->row_blocks * (double)p->pieces;
+}
+
+double attn_cuda_forward_blocks(const attn_job *job, const attn_forward_kernel *kernel, double *bytes)
+{
+    const attn_simt_forward p = parameters_of(job, kernel);
+    *bytes = partial_bytes(&p);
+    return task_count(&p);
 }
 
 bool attn_cuda_has_kernel(const char *kernel) { return attn_cuda_is_forward(kernel); }

@@ -26,7 +26,8 @@ struct attn_cuda_state {
     pthread_mutex_t lock;
     attn_cuda_allocation *allocations;
     attn_cuda_workspace *workspaces;
-    uint64_t used; /* bit n: this context has used GPU n */
+    uint64_t used;   /* bit n: this context has used GPU n */
+    uint64_t failed; /* bit n: GPU n has failed a call that it was chosen for, and is not chosen again */
 };
 
 /* Enters GPU `ordinal` on behalf of a context that may use it. */

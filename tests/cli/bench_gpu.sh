@@ -49,6 +49,23 @@ else
   bad 3 'config.device: 1, but there is 1 GPU' bench --device cuda:1
   bad 3 '--shape 1,8,8,1048576,1048576,64 f32: out of memory: it takes 2.15 GB, there are 1.07' bench "${gpu[@]}" \
     --shape 1,8,8,1048576,1048576,64
+  good 'bench --copies' bench --device cuda --copies
+  holds 'bench --copies' "$(cat stdout)" '268435456 bytes '
+  good 'bench --copies as JSON' bench --device cuda --copies --json
+  holds 'bench --copies as JSON' "$(cat stdout)" '{"copies":[{"bytes":65536,"to_gpu_gbps":'
+  bad 2 '--copies measures no case' bench --device cuda --copies --shape 1,1,1,1,1,1
+  export ATTN_FORCE=backend=cuda
+  good 'bench with host arrays on a GPU' bench --seconds 0 --json --shape 1,2,2,1,2100,16
+  holds 'bench with host arrays on a GPU' "$(cat stdout)" '"device":"cuda",'
+  holds 'bench with host arrays on a GPU' "$(cat stdout)" '"verified":true}]'
+  unset ATTN_FORCE
+
+  if [ -x "${root:+$root/tools/check_choice.sh}" ]; then
+    "$root/tools/check_choice.sh" --attn "$attn" --seconds 0 --shapes '1,1,1,16,16,16:f32 1,1,1,1,1,577:f32' > stdout 2> stderr
+    same 'check_choice.sh' $? 0
+    holds 'check_choice.sh: a row' "$(cat stdout)" '1,1,1,16,16,16:f32 '
+    holds 'check_choice.sh: left out' "$(cat stdout)" 'SKIP: 1,1,1,1,1,577:f32'
+  fi
   export EMULATOR_FAIL=cuMemAlloc_v2:2
   bad 3 'out of memory: it takes 4.1e-06 GB: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY' bench "${gpu[@]}" --shape 1,1,1,8,8,64
   export EMULATOR_FAIL=cuMemcpyHtoDAsync_v2:1:719

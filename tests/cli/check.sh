@@ -64,7 +64,12 @@ else
   good 'info on a GPU' info
   holds 'info on a GPU' "$(cat stdout)" '  1  cuda:0  emulated sm_70, sm_70, 80 SMs, 1.0 GiB, driver for CUDA 12.8
 '
+  holds 'info on a GPU: both sides' "$(cat stdout)" ' with copies'
+  good 'info on a GPU: a small problem' info --json --shape 1,1,1,16,16,16
+  holds 'info on a GPU: a small problem' "$(cat stdout)" '"device":"cpu",'
+  holds 'info on a GPU: a small problem' "$(cat stdout)" '"estimated_ms":0,"cpu_ms":null,"gpu_ms":null,'
   good 'info on a GPU as JSON' info --json
+  holds 'info on a GPU as JSON: chosen' "$(cat stdout)" '"device_index":1,"device":"cuda",'
   holds 'info on a GPU as JSON' "$(cat stdout)" '"memory_bytes":1073741824,"driver":"CUDA 12.8"}]'
   times cuda/simt forward_simt
   block cuda/simt --filter random/1

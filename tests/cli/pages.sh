@@ -48,6 +48,9 @@ good 'info for more than any memory' info --shape 4096,128,128,4096,4096,128
 for shape in 1 1,2,3,4,5 1,1,1,1,1,1,1,1 a,1,1,1,1,1 1,1,1,1,1,-1 1,1,1,1,1,1.5 1,,1,1,1,1 1,1,1,1,1,99999999999; do
   bad 2 '--shape: ' info --shape $shape
 done
+bad 2 '--threads: ' info --threads 0
+good 'info without a GPU' info --json --threads 1
+holds 'info: the CPU was estimated' "$(cat stdout)" '"cpu_ms":'
 bad 3 '--shape: no address space' info --shape 2147483647,2147483647,1,2147483647,1,1
 bad 2 "--dtype: 'i8' is none of" info --dtype i8
 bad 2 "got 'x'" info x
