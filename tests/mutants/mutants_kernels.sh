@@ -30,25 +30,27 @@ mapfile -t objects < <(find "$emulator/CMakeFiles/cuda_emulator_checked.dir" \
   "$emulator/CMakeFiles/cuda_emulator_checked_kernels.dir" -name '*.o')
 
 # compile ROOT UNIT OBJECT: UNIT.cu of ROOT as the checked emulator has it (tests/emulator/CMakeLists.txt), but for
-# optimisation that takes longer than it saves
+# optimisation, which takes longer than it saves
 compile()
 {
   local flags=()
   if [ "$(uname -m)" = x86_64 ]; then flags=(-mavx2 -mfma -mf16c); fi
   "$cxx" -std=c++17 -D_GNU_SOURCE -DEMULATOR_CHECKED -I"$1/src" -I"$1/src/common" -I"$1/src/cuda/kernels" \
-    -I"$source/include" -I"$here/../emulator" -x c++ -Og -g1 -DNDEBUG -fPIC -w "${flags[@]}" \
+    -I"$source/include" -I"$here/../emulator" -x c++ -O0 -g1 -DNDEBUG -fPIC -w "${flags[@]}" \
     -fsanitize=thread,alignment,bounds -fno-sanitize-recover=alignment,bounds -fvisibility=hidden \
     -ftls-model=initial-exec -ffp-contract=off -o "$3" -c "$1/src/cuda/kernels/$2.cu"
 }
 
-# link UNIT OBJECT LIBRARY: the checked emulator with OBJECT in place of UNIT's
+# link DIR: the checked emulator in DIR, with the kernels that were compiled there in place of its own
 link()
 {
-  local object others=()
+  local object all=()
   for object in "${objects[@]}"; do
-    if [ "${object##*/}" != "$1.cu.o" ]; then others+=("$object"); fi
+    if [ -e "$1/${object##*/}" ]; then object=$1/${object##*/}; fi
+    all+=("$object")
   done
-  "$cxx" -shared -Wl,--version-script="$here/../emulator/exports.map" -o "$3" "${others[@]}" "$2" -ldl -lpthread
+  "$cxx" -shared -Wl,--version-script="$here/../emulator/exports.map" -o "$1/libcuda_emulator.so" "${all[@]}" \
+    -ldl -lpthread
 }
 
 # run_check LIBRARY DEVICE FILTER TEXT: exit status of the suite; its output in TEXT
@@ -81,16 +83,16 @@ try_mutant()
   cp -r "$source/src/common" "$dir/src"
   cp -r "$source/src/cuda/kernels" "$dir/src/cuda"
   awk -v name="$name" -v root="$dir" -f "$here/mutate.awk" "$list" >/dev/null || return 0
-  compile "$dir" "$unit" "$dir/$unit.o" || return 0
-  link "$unit" "$dir/$unit.o" "$dir/libcuda_emulator.so"
+  compile "$dir" "$unit" "$dir/$unit.cu.o" || return 0
+  link "$dir"
   run_check "$dir/libcuda_emulator.so" "$3" "$4" "$dir/check.txt" || status=$?
   if [ $status = 1 ] || { [ $status -gt 128 ] && grep -q '^CRASH' "$dir/check.txt"; }; then verdict=pass; fi
   printf '%s %s\n' $verdict "$(describe "$dir/check.txt" $status)" >"$dir/result.txt"
-  rm -rf "${dir:?}/src" "$dir/libcuda_emulator.so" "$dir/$unit.o"
+  rm -rf "${dir:?}/src" "$dir/libcuda_emulator.so" "$dir/$unit.cu.o"
 }
 
 rm -rf "$work"
-mkdir -p "$work"
+mkdir -p "$work/base"
 ulimit -c 0
 
 # "NAME UNIT DEVICE FILTER" of each.
@@ -106,10 +108,17 @@ if [ $# -gt 0 ]; then
   tries=("${chosen[@]}")
 fi
 
-# The same cases without a mistake.
+# The same cases without a mistake, and kernels compiled as with one.
+running=0
+while read -r unit; do
+  if ((running++ >= jobs)); then wait -n || true; fi
+  compile "$source" "$unit" "$work/base/$unit.cu.o" &
+done < <(printf '%s\n' "${tries[@]}" | awk '{ print $2 }' | sort -u)
+wait
+link "$work/base"
 while read -r device filter; do
-  run_check "$checked" "$device" "$filter" "$work/base.txt" ||
-    die "$device $filter must pass without a mistake: $(describe "$work/base.txt" $?)"
+  run_check "$work/base/libcuda_emulator.so" "$device" "$filter" "$work/base/check.txt" ||
+    die "$device $filter must pass without a mistake: $(describe "$work/base/check.txt" $?)"
 done < <(printf '%s\n' "${tries[@]}" | awk '{ print $3, $4 }' | sort -u)
 
 running=0
