@@ -54,6 +54,17 @@ static void sweep_heads(struct suite *s)
     }
 }
 
+/* Halves with gaps of NaN between rows, of sizes that tiles of 32 and 64 columns cover in part and whole. */
+static void sweep_gaps(struct suite *s)
+{
+    static const int64_t d[] = {1, 15, 40, 57, 64};
+    for (size_t n = 0; n < COUNT(d); n++) {
+        struct suite_case c = {.d = d[n], .sk = 75, .q_type = ATTN_F16, .layout = LAYOUT_HOSTILE, .seed = n};
+        choose_mask(&c, (int64_t)n);
+        run_both(s, 1, c);
+    }
+}
+
 static void sweep_keys(struct suite *s)
 {
     static const int64_t around[] = {8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 192, 256, 384, 512};
@@ -120,6 +131,7 @@ static void sweep_pieces(struct suite *s)
 void suite_run_sizes(struct suite *s)
 {
     sweep_heads(s);
+    sweep_gaps(s);
     sweep_keys(s);
     sweep_edges(s);
     sweep_rows(s);
