@@ -85,10 +85,10 @@ else
   holds 'check on a GPU as JSON: kernels' "$(cat stdout)" '"skipped":0,"kernels":["append_cuda"]}]'
   # A launch that fails: its text comes again in the block, and in JSON.
   export EMULATOR_FAIL=cuLaunchKernel:1:719
-  run check --device cuda --filter merge/f32
+  run check --device cuda/simt --filter merge/f32
   same 'check: a failure' "$status $(grep -c '^failed    cuda:0/simt merge/f32: attn_merge: "device error"' stdout)" '1 1'
   holds 'check: a failure' "$(grep '^cases ' stdout)" ', 1 of 1 wrong, '
-  run check --device cuda --json --filter merge/f32
+  run check --device cuda/simt --json --filter merge/f32
   holds 'check: a failure as JSON' "$(cat stdout)" \
     '"failures":[{"target":"cuda:0/simt","name":"merge/f32","text":"attn_merge: \"device error\" (cuLaunchKernel: '
   unset EMULATOR_FAIL ATTN_CUDA_DRIVER

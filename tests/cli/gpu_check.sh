@@ -19,7 +19,7 @@ else
   small=(--quick --seconds 0 --filter merge/f32 --shapes '1,2,1,3,5,4:f16:causal 1,1,1,1,1,577:f32 1,1,1,2,3,4:f32')
   carried 'all is well' 0 "${small[@]}"
   holds 'gpu_check.sh: a case' "$(cat stdout)" '
-1 passed, 0 failed, 0 skipped
+4 passed, 0 failed, 0 skipped
 '
   same 'gpu_check.sh: rows' "$(sed -n '/^1,/p' gpu.out/bench.txt | cut -c1-46)" '1,2,1,3,5,4              f16   f16      causal
 1,1,1,2,3,4              f32   f32      full  '
@@ -28,7 +28,7 @@ else
   holds 'gpu_check.sh: left out' "$(cat stdout)" 'SKIP: PyTorch: '
   same 'gpu_check.sh: the end' "$(tail -n 2 stdout)" '----- report of attn check: to this line -----
 exit status 0'
-  holds 'gpu_check.sh: the block' "$(tail -n 4 stdout)" 'target    cuda:0/simt: 1 passed, 0 failed, 0 skipped; kernels merge_cuda'
+  holds 'gpu_check.sh: the block' "$(tail -n 4 stdout)" 'target    cuda:0/mixed: 1 passed, 0 failed, 0 skipped; kernels merge_cuda'
   export EMULATOR_FAIL=cuLaunchKernel:1:719
   carried 'something is wrong' 1 "${small[@]}"
   holds 'gpu_check.sh: something is wrong' "$(cat stdout)" 'FAIL: attn check: status 1'

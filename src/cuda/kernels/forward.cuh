@@ -32,6 +32,7 @@ DEVICE void find_block(const attn_simt_forward &p, int64_t task, int most_rows, 
     const attn_job &job = p.job;
     w.task = task;
     w.found = false;
+    if (task >= p.tasks) return; // no such sequence
     w.piece = task % p.pieces;
     const int64_t block = p.row_blocks - 1 - task / p.pieces % p.row_blocks; // causal: longest first
     w.hkv = task / p.pieces / p.row_blocks % job.heads_kv;
