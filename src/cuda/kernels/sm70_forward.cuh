@@ -75,7 +75,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
     DEVICE int warp() { return int(thread_index()) >> 5; }
     DEVICE int operand_row() { return (lane() & 7) + 8 * (lane() >> 4); }
     DEVICE int operand_key() { return 8 * (lane() >> 3 & 1) + (lane() & 3) + 4 * (lane() >> 4); }
-    DEVICE int sum_row(int i) { return (lane() & 5) + 8 * (lane() >> 4) + (i & 2); }
+    DEVICE int sum_row(int i) { return ((lane() & 5) | (lane() >> 1 & 8)) + (i & 2); } // written otherwise, it spills
     DEVICE int sum_key(int i) { return 8 * (lane() >> 3 & 1) + (lane() & 2) + (i & 1) + (i & 4); }
     // Element j of the four of a row of a sum.
     DEVICE constexpr int element(int half, int j) { return (j & 1) + 2 * half + 2 * (j & 2); }
@@ -126,6 +126,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
         // model: rare
 #pragma unroll 1
         for (int n = int(thread_index()); n < Keys; n += Threads) {
+            t.k_place[slot + n] = t.v_place[slot + n] = nullptr; // looked at, not followed
             if (!is_needed(w, key + n)) continue;
             const uint32_t token = uint32_t(w.seq.k_row + key + n), size = uint32_t(job.page_size);
             const int64_t page = job.page_table[w.b * job.page_table_stride + token / size];
