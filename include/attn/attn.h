@@ -326,7 +326,7 @@ typedef struct attn_grads {
  *
  * Which device: the one that exec or the context names; in a context for all devices the GPU whose memory
  * any tensor or array lies in. If all are the host's, attn_forward goes where a cost model expects the result sooner, on
- * the CPU or on a GPU, copies included: attn_plan has both figures. Calls below 1 ms on the CPU, calls that name a stream
+ * the CPU or on a GPU, copies included: attn_plan has both figures. Calls below 0.4 ms on the CPU, calls that name a stream
  * and all other functions stay on the CPU. The CUDA driver is started for this only when a call would take the CPU over
  * 50 ms; a process that forks later should use backend cpu. If a GPU so chosen fails, the CPU computes the call, and
  * the context does not choose that GPU again. A workspace in the other side's memory is not used then.

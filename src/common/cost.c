@@ -32,16 +32,16 @@ static const struct {
 } lanes[] = {{0, 128}, {60, 64}, {61, 128}, {70, 64}, {80, 64}, {86, 128}};
 
 static const double cpu_fixed_seconds = 2e-6; /* a call of (1,1,1,16,16,16) takes 1.75 us */
-static const double cpu_team_seconds = 20e-6; /* waking a team and its last blocks */
+static const double cpu_team_seconds = 200e-6; /* waking a team and its last blocks: 65 to 250 us at 0.3 to 1 ms, 16 threads */
 /* Bytes of K and V that one thread reads in a second, alone and among others: decode f16, 88 GB/s by 16 threads, 17 by 2. */
 static const double cpu_read_alone = 8.5e9, cpu_read_together = 5.5e9;
-static const double gpu_fixed_seconds = 150e-6; /* pointers, memory, launches, waiting; assumed */
-/* Bytes a second between ordinary memory and a GPU: 6.6 and 11.7e9 at 64 MiB and more on an H200 (PCI Express 5), where
- * 16 MiB that the caches hold go at 13e9; 6 to 12e9 are usual elsewhere. */
-static const double gpu_in_bytes = 7e9, gpu_out_bytes = 10e9;
+static const double gpu_fixed_seconds = 40e-6; /* pointers, memory, launches, waiting: a staged call of one token, 37 us */
+/* Bytes a second between ordinary memory and a GPU: on an H200 (PCI Express 5) 10 to 12e9 there and 7.5 to 9e9 back at 1
+ * and 16 MiB, 6.6 to 8.7e9 and 12 to 15e9 at 256 MiB; 6 to 12e9 are usual elsewhere. */
+static const double gpu_in_bytes = 8e9, gpu_out_bytes = 9e9;
 static const double gpu_clock_hz = 1.4e9;          /* where the driver does not tell: a V100's is 1.38 or 1.53 */
 static const double gpu_emulated_share = 0.25;     /* of simt's: sm70's instruction elsewhere, 17 TFLOP/s on an H100 */
-static const double ask_started_seconds = 1e-3;    /* six times a GPU's fixed cost */
+static const double ask_started_seconds = 0.4e-3;  /* ten times a GPU's fixed cost */
 static const double ask_unstarted_seconds = 50e-3; /* starting a driver takes tenths of a second, once */
 
 /* ---- work -------------------------------------------------------------------------------------- */
