@@ -32,10 +32,12 @@ static const struct {
 } lanes[] = {{0, 128}, {60, 64}, {61, 128}, {70, 64}, {80, 64}, {86, 128}};
 
 static const double cpu_fixed_seconds = 2e-6; /* a call of (1,1,1,16,16,16) takes 1.75 us */
-static const double cpu_team_seconds = 200e-6; /* waking a team and its last blocks: 65 to 250 us at 0.3 to 1 ms, 16 threads */
+static const double cpu_team_seconds =
+    200e-6; /* waking a team and its last blocks: 65 to 250 us at 0.3 to 1 ms, 16 threads */
 /* Bytes of K and V that one thread reads in a second, alone and among others: decode f16, 88 GB/s by 16 threads, 17 by 2. */
 static const double cpu_read_alone = 8.5e9, cpu_read_together = 5.5e9;
-static const double gpu_fixed_seconds = 40e-6; /* pointers, memory, launches, waiting: a staged call of one token, 37 us */
+static const double gpu_fixed_seconds =
+    40e-6; /* pointers, memory, launches, waiting: a staged call of one token, 37 us */
 /* Bytes a second between ordinary memory and a GPU: on an H200 (PCI Express 5) 10 to 12e9 there and 7.5 to 9e9 back at 1
  * and 16 MiB, 6.6 to 8.7e9 and 12 to 15e9 at 256 MiB; 6 to 12e9 are usual elsewhere. */
 static const double gpu_in_bytes = 8e9, gpu_out_bytes = 9e9;

@@ -117,7 +117,8 @@ static void cpu_figures(void **state)
     assert_near(attn_cost_cpu("avx2", 2, 2, &prefill), 68.72 / 115);
     assert_near(attn_cost_cpu("scalar", 2, 2, &prefill), 68.72 / 18);
     assert_true(attn_cost_cpu("none", 2, 2, &prefill) <= 0);
-    assert_near(attn_cost_cpu("avx512", 16, 16, &decode), 67.1e6 / 91e9 + 202e-6); /* V in K: the test's memory is one */
+    assert_near(attn_cost_cpu("avx512", 16, 16, &decode),
+                67.1e6 / 91e9 + 202e-6); /* V in K: the test's memory is one */
 }
 
 static void gpu_figures(void **state)

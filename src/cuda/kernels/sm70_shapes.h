@@ -31,9 +31,9 @@
   (((q_in_registers) ? 0 : SM70_ROWS(blocks, warps) * SM70_PITCH(dk)) +     \
    ((one_buffer) ? (keys)*SM70_PITCH(SM70_LARGER(dk, dv)) : (keys) * (SM70_PITCH(dk) + SM70_PITCH(dv))))
 #define SM70_END(blocks, warps) (SM70_ROWS(blocks, warps) * 12 + (warps)*16 * SM70_OUTPUT_PITCH * 4)
-#define SM70_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all)           \
+#define SM70_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all)                \
   (SIMT_BLOCK_BYTES + (keys)*32 + 16 + SM70_ROWS(blocks, warps) * 8 + 256 * (blocks) * (warps) + \
-   ((all) ? SM70_SCRATCH * (warps) : 0) +                                                   \
+   ((all) ? SM70_SCRATCH * (warps) : 0) +                                                        \
    SM70_LARGER(SM70_TILES(dk, dv, keys, blocks, warps, q_in_registers, one_buffer), SM70_END(blocks, warps)))
 
 #endif
