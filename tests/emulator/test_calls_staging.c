@@ -312,6 +312,7 @@ static void capture(void **state)
     assert_success(driver.capture_begin(stream, 0));
     calls_expect(attn_forward(ctx, &p, &exec), ATTN_UNSUPPORTED, "q: host memory, while exec.stream captures a graph");
     assert_success(driver.capture_end(stream, &graph));
+    assert_success(driver.graph_destroy(graph));
     for (size_t n = 0; n < sizeof a.out; n++) assert_int_equal(((char *)a.out)[n], 0x22);
     calls_succeed(attn_forward(ctx, &p, &exec)); /* which waits: what was queued before has run, too */
     assert_true(a.out[0] == 0);
