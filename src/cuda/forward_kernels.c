@@ -16,7 +16,6 @@ enum { VOLTA_SHARED_BYTES = 98304 }; /* that a block of sm_70 may have */
    true},
 
 /* sm70: a body for masks, then one for everything. */
-#define SM70_LABEL_SAME(dk) "forward_sm70_d" #dk
 #define SM70(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm) \
   {"sm70",                                                                                   \
    "forward_sm70_d" #dk "_" #dv,                                                             \

@@ -38,7 +38,7 @@ DEVICE void find_block(const attn_simt_forward &p, int64_t task, int most_rows, 
     w.hkv = task / p.pieces / p.row_blocks % job.heads_kv;
     w.b = task / p.pieces / p.row_blocks / job.heads_kv;
     const attn_sequence s = attn_sequence_of(&job, w.b);
-    w.seq.q_batch = s.q_batch, w.seq.k_batch = s.k_batch; // one by one: clang tells its sanitizer of no struct's return
+    w.seq.q_batch = s.q_batch, w.seq.k_batch = s.k_batch; // one by one, which also keeps the registers as they are
     w.seq.q_row = s.q_row, w.seq.q_len = s.q_len, w.seq.q_room_row = s.q_room_row, w.seq.q_room = s.q_room;
     w.seq.k_row = s.k_row, w.seq.k_len = s.k_len, w.seq.diagonal = s.diagonal;
     const int64_t rows = w.seq.q_len * job.group;

@@ -425,8 +425,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
                 }
             }
 #pragma unroll
-            for (int half = 0; half < 2; half++)
-{
+            for (int half = 0; half < 2; half++) {
                 float &rounded = rounded_sum(t, x, m, half);
                 rounded = fmaf(rounded, shrink[m][half], sum[half]);
             }
