@@ -111,15 +111,15 @@ def output_of(command: List[str], **more: Any) -> str:
 
 
 def shapes_of(compiler: str, folder: str) -> List[Shape]:
-    """The list of sm70_shapes.h, by the C compiler."""
+    """The list of tensor_shapes.h, by the C compiler."""
     program = os.path.join(folder, "shapes")
     source = r"""
 #include <stdio.h>
-#include "cuda/kernels/sm70_shapes.h"
+#include "cuda/kernels/tensor_shapes.h"
 #define LINE(module, dk, dv, keys, blocks, warps, q, one, per_sm)                      \
   for (int all = 0; all < 2; all++)                                                    \
     printf("sm70_forward_%d_%d%s %s %d %d %d %d %d %d\n", dk, dv, all ? "_all" : "",   \
-           #module, dk, dv, keys, blocks, warps, (int)SM70_SHARED(dk, dv, keys, blocks, warps, q, one, all));
+           #module, dk, dv, keys, blocks, warps, (int)TENSOR_SHARED(dk, dv, keys, blocks, warps, q, one, all));
 int main(void) { SM70_SHAPES(LINE) return 0; }
 """
     output_of([compiler, *INCLUDE, "-x", "c", "-", "-o", program], input=source)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The list of the forward's kernels, in the order of preference, and the choice. */
 #include "forward_kernels.h"
-#include "kernels/sm70_shapes.h"
+#include "kernels/tensor_shapes.h"
 #include <stdio.h>
 
 enum { VOLTA_SHARED_BYTES = 98304 }; /* that a block of sm_70 may have */
@@ -23,10 +23,10 @@ enum { VOLTA_SHARED_BYTES = 98304 }; /* that a block of sm_70 may have */
    "sm70_forward_" #dk "_" #dv,                                                              \
    dk,                                                                                       \
    dv,                                                                                       \
-   SM70_ROWS(blocks, warps),                                                                 \
+   TENSOR_ROWS(blocks, warps),                                                               \
    0,                                                                                        \
    32 * (warps),                                                                             \
-   SM70_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 0),                  \
+   TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 0),                \
    false},                                                                                   \
       {"sm70",                                                                               \
        "forward_sm70_d" #dk "_" #dv "_all",                                                  \
@@ -34,19 +34,19 @@ enum { VOLTA_SHARED_BYTES = 98304 }; /* that a block of sm_70 may have */
        "sm70_forward_" #dk "_" #dv "_all",                                                   \
        dk,                                                                                   \
        dv,                                                                                   \
-       SM70_ROWS(blocks, warps),                                                             \
+       TENSOR_ROWS(blocks, warps),                                                           \
        0,                                                                                    \
        32 * (warps),                                                                         \
-       SM70_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1),              \
+       TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1),            \
        true},
 
 static const attn_forward_kernel kernels[] = {SM70_SHAPES(SM70) SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16) SIMT(
     "64", 64, 128, 0) SIMT("128", 128, 128, 0) SIMT("256", 256, 64, 0) SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
-#define FITS_VOLTA(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)          \
-  _Static_assert(SM70_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1) * blocks_per_sm <= \
-                     VOLTA_SHARED_BYTES,                                                                    \
+#define FITS_VOLTA(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)            \
+  _Static_assert(TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1) * blocks_per_sm <= \
+                     VOLTA_SHARED_BYTES,                                                                      \
                  "shared memory of sm_70");
 SM70_SHAPES(FITS_VOLTA)
 _Static_assert(SIMT_SHARED(128) <= VOLTA_SHARED_BYTES, "shared memory of sm_70");

@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sm70_forward.cuh"
+#include "sm70_products.cuh"
 
 SM70_SHAPES_128(SM70_KERNELS)

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward of sm_70 on tensor cores: f16 in, float32 sums, mma.sync.m8n8k4.
+// The forward on tensor cores: one algorithm for all generations of them. f16 (or bf16) in, float32 sums.
 //
 //   S = Q K'  ->  scale, softcap, bias, ALiBi, mask  ->  m' = max(m, rowmax S)
 //   P = 2^(S - m'), l = l 2^(m - m') + rowsum P, O = O 2^(m - m') + (keep f16(P)) V
 //
+// What a generation is, is its Family (sm70_products.cuh, sm80_products.cuh): which lane has which element, the products, and whether
+// copies are asynchronous. All else is here, so that features cannot drift apart.
+//
 // Tile: 16 Blocks rows a warp (query r / g of head r % g of a group), Warps warps, by steps of Keys keys. K and V lie in shared
 // memory as they are, rows padded by 16 bytes so that eight lanes that read 16 bytes of eight rows meet 32 banks; Q lies
 // there too or in registers; S, P, O, m and l stay in registers. While a step is computed the next K, then V, is on its
-// way through registers (sm_70 has no asynchronous copy).
+// way: through registers, or by asynchronous copies.
 //
-// Lanes. One instruction multiplies four 8 x 4 by 4 x 8, one for each quad-pair of lanes. Bit 2 of a lane says which four
-// rows of each 8, bit 3 which 8 keys of 16 (S) or which 16 columns of 32 (O). With q = lane & 3 and h = lane >> 4: A has row
-// (lane & 7) + 8 h, k = 0 .. 3 (16 bytes are two steps of k), so that 8 lanes read 8 neighbours; B of S has key q + 4 h of
-// its 8 likewise; B of O, row major, has key q and four columns from 4 h; element i of a sum is row (lane & 5) + 8 h + (i & 2),
-// column (q & 2) + (i & 1) + (i & 4).
-// So P becomes an operand by one exchange between lanes l and l ^ 2, and one with l ^ 8 for the keys of the other half.
+// Lanes. A lane has eight elements of each 16 x 16 of S and of O, of two rows: element i is row sum_row(i), which i & 2
+// decides, and key sum_key(i), or column output_column(i); the lanes that differ in RowLanes alone share their rows.
 //
 // Sums. The hardware truncates when it adds to a float32 sum, which shows after thousands of steps: products of one step
 // of keys are summed alone, and added to O in float32, which costs nothing because O is scaled then. O is divided by the sum
-// of P as rounded to f16, LSE has the sum of P: so a constant V comes back exactly, and LSE has no rounding of P.
+// of P as rounded to 16 bits, LSE has the sum of P: so a constant V comes back exactly, and LSE has no rounding of P.
 //
 // Bytes a step from L2: 2 Keys (Dk + Dv) for 2 * 16 Blocks * Warps * Keys (Dk + Dv) flops.
 // -inf: m starts at the most negative finite number, against which -inf is a zero and any score is right. NaN: passed over by
@@ -27,24 +26,28 @@
 // A kernel has two bodies: with masks only, and with everything else as well, whose registers and code the first is spared.
 //
 // Statements between `model: rare` and `model: end` are what tools/v100_report.py leaves out of a plain step; conditions stay outside.
-#ifndef ATTN_CUDA_SM70_FORWARD_CUH
-#define ATTN_CUDA_SM70_FORWARD_CUH
+#ifndef ATTN_CUDA_TENSOR_FORWARD_CUH
+#define ATTN_CUDA_TENSOR_FORWARD_CUH
 
 #include "forward.cuh"
-#include "sm70_shapes.h"
+#include "tensor_shapes.h"
 
-#define SM70_LARGEST 3.40282347e38f
+#define TENSOR_LARGEST 3.40282347e38f
+
+DEVICE int lane_index() { return int(thread_index()) & 31; }
 
 DEVICE bool is_eightfold(const attn_view &t, int64_t n)
 {
     return ((t.stride[0] | t.stride[1] | t.stride[2] | n) & 7) == 0 && is_aligned(t.data, 16);
 }
 
-template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bool OneBuffer, bool All> struct sm70 {
+template <class Family, int Head, int ValueHead, int KeysOfStep, int BlocksOfWarp, int Warps, bool HoldsQ, bool OneBuffer, bool Everything>
+struct tensor_forward {
+    static constexpr int Dk = Head, Dv = ValueHead, Keys = KeysOfStep, Blocks = BlocksOfWarp;
+    static constexpr bool QInRegisters = HoldsQ, All = Everything;
     static constexpr int Threads = 32 * Warps, Rows = 16 * Blocks * Warps;
-    static constexpr int Unroll = QInRegisters ? Dk / 8 : 16;
     static constexpr bool SumsInRegisters = Dv <= 64; // those of P as rounded, where O leaves room
-    static constexpr int KPitch = SM70_PITCH(Dk), VPitch = SM70_PITCH(Dv); // bytes
+    static constexpr int KPitch = TENSOR_PITCH(Dk), VPitch = TENSOR_PITCH(Dv); // bytes
     static_assert(Dk % 8 == 0 && Dv % 32 == 0 && (Keys == 32 || Keys == 64), "what the loops below assume");
 
     struct shared {
@@ -56,7 +59,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
         float *scratch;             // [2][32] of this warp; only for All
         char *q, *k, *v;
         int64_t *offset;        // [row], at the end in place of q, k and v: where O goes
-        float *factor, *output; // [row]; [16][SM70_OUTPUT_PITCH] of this warp
+        float *factor, *output; // [row]; [16][TENSOR_OUTPUT_PITCH] of this warp
     };
 
     struct state {
@@ -71,12 +74,10 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
         uint4 word[Count];
     };
 
-    DEVICE int lane() { return int(thread_index()) & 31; }
+    DEVICE int lane() { return lane_index(); }
     DEVICE int warp() { return int(thread_index()) >> 5; }
-    DEVICE int operand_row() { return (lane() & 7) + 8 * (lane() >> 4); }
-    DEVICE int operand_key() { return 8 * (lane() >> 3 & 1) + (lane() & 3) + 4 * (lane() >> 4); }
-    DEVICE int sum_row(int i) { return ((lane() & 5) | (lane() >> 1 & 8)) + (i & 2); } // written otherwise, it spills
-    DEVICE int sum_key(int i) { return 8 * (lane() >> 3 & 1) + (lane() & 2) + (i & 1) + (i & 4); }
+    DEVICE int sum_row(int i) { return Family::sum_row(i); }
+    DEVICE int sum_key(int i) { return Family::sum_key(i); }
     // Element j of the four of a row of a sum.
     DEVICE constexpr int element(int half, int j) { return (j & 1) + 2 * half + 2 * (j & 2); }
 
@@ -98,13 +99,13 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
         t.end = t.first + Rows;
         t.rounded = reinterpret_cast<float *>(t.end + Rows) + thread_index();
         float *free = reinterpret_cast<float *>(t.end + Rows) + 2 * Blocks * Threads;
-        t.scratch = free + SM70_SCRATCH / 4 * warp();
-        t.q = reinterpret_cast<char *>(free) + (All ? SM70_SCRATCH * Warps : 0);
+        t.scratch = free + TENSOR_SCRATCH / 4 * warp();
+        t.q = reinterpret_cast<char *>(free) + (All ? TENSOR_SCRATCH * Warps : 0);
         t.k = t.q + (QInRegisters ? 0 : Rows * KPitch);
         t.v = OneBuffer ? t.k : t.k + Keys * KPitch;
         t.offset = reinterpret_cast<int64_t *>(t.q);
         t.factor = reinterpret_cast<float *>(t.offset + Rows);
-        t.output = t.factor + Rows + 16 * SM70_OUTPUT_PITCH * warp();
+        t.output = t.factor + Rows + 16 * TENSOR_OUTPUT_PITCH * warp();
         return t;
     }
 
@@ -169,7 +170,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
         for (int i = 0; i < strip<D>::Count; i++) {
             const int c = int(thread_index()) + i * Threads;
             if (c < Keys * strip<D>::Columns)
-                store_vector(to + c / strip<D>::Columns * SM70_PITCH(D) + c % strip<D>::Columns * 16, from.word[i]);
+                store_vector(to + c / strip<D>::Columns * TENSOR_PITCH(D) + c % strip<D>::Columns * 16, from.word[i]);
         }
     }
 
@@ -185,7 +186,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
             uint16_t x = 0;
             if (column < n && is_needed(w, key + row))
                 x = attn_load_u16(row_address(job, view, head, place, key, row) + 2 * column);
-            attn_store_u16(to + row * SM70_PITCH(D) + 2 * column, x);
+            attn_store_u16(to + row * TENSOR_PITCH(D) + 2 * column, x);
         }
         // model: end
     }
@@ -219,7 +220,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
 #pragma unroll
                 for (int k = 0; k < Dk / 8; k++)
                     x.q[QInRegisters ? m : 0][QInRegisters ? k : 0] =
-                        load_query(job, w, eightfold, 16 * (Blocks * warp() + m) + operand_row(), 8 * k);
+                        load_query(job, w, eightfold, 16 * (Blocks * warp() + m) + Family::operand_row(), 8 * k);
         } else {
 #pragma unroll 1
             for (int c = int(thread_index()); c < Rows * (Dk / 8); c += Threads) {
@@ -242,36 +243,6 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
     }
 
     // ---- a step ---------------------------------------------------------------------------------------------------
-
-    DEVICE void multiply_scores(const shared &t, const state &x, float (&s)[Blocks][Keys / 16][8])
-    {
-        const char *q = t.q + (16 * Blocks * warp() + operand_row()) * KPitch, *k = t.k + operand_key() * KPitch;
-#pragma unroll
-        for (int m = 0; m < Blocks; m++)
-#pragma unroll
-            for (int n = 0; n < Keys / 16; n++)
-#pragma unroll
-                for (int i = 0; i < 8; i++) s[m][n][i] = 0;
-#pragma unroll Unroll
-        for (int d = 0; d < Dk / 8; d++) {
-            uint4 a[Blocks], b[Keys / 16];
-#pragma unroll
-            for (int m = 0; m < Blocks; m++)
-                a[m] = QInRegisters ? x.q[QInRegisters ? m : 0][QInRegisters ? d : 0]
-                                    : load_vector<uint4>(q + 16 * m * KPitch + 16 * d);
-#pragma unroll
-            for (int n = 0; n < Keys / 16; n++) b[n] = load_vector<uint4>(k + 16 * n * KPitch + 16 * d);
-#pragma unroll
-            for (int m = 0; m < Blocks; m++)
-#pragma unroll
-                for (int n = 0; n < Keys / 16; n++) mma_m8n8k4_row_col(s[m][n], {a[m].x, a[m].y}, {b[n].x, b[n].y});
-#pragma unroll
-            for (int n = 0; n < Keys / 16; n++)
-#pragma unroll
-                for (int m = 0; m < Blocks; m++) mma_m8n8k4_row_col(s[m][n], {a[m].z, a[m].w}, {b[n].z, b[n].w});
-        }
-        mma_complete();
-    }
 
     DEVICE void mask_scores(const shared &t, int key, float (&s)[Blocks][Keys / 16][8])
     {
@@ -337,15 +308,15 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
     DEVICE void maximum_of_lanes(float (&x)[Blocks][2])
     {
 #pragma unroll
-        for (int mask = 2; mask <= 8; mask *= 4)
+        for (int step = 0; step < 2; step++)
 #pragma unroll
-            for (int r = 0; r < 2 * Blocks; r++) x[r / 2][r % 2] = fmaxf(x[r / 2][r % 2], shuffle_xor(x[r / 2][r % 2], mask));
+            for (int r = 0; r < 2 * Blocks; r++) x[r / 2][r % 2] = fmaxf(x[r / 2][r % 2], shuffle_xor(x[r / 2][r % 2], step ? Family::RowLanes & ~Family::RowLane : Family::RowLane));
     }
 
     DEVICE float total_of_lanes(float x)
     {
-        x += shuffle_xor(x, 2);
-        return x + shuffle_xor(x, 8);
+        x += shuffle_xor(x, Family::RowLane);
+        return x + shuffle_xor(x, Family::RowLanes & ~Family::RowLane);
     }
 
     // Scores are exponents of two after one factor. With more than masks they are finished in natural units, which hold
@@ -390,86 +361,14 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
         for (int r = 0; r < 2 * Blocks; r++) x.l[r / 2][r % 2] = fmaf(x.l[r / 2][r % 2], shrink[r / 2][r % 2], sum[r / 2][r % 2]);
     }
 
-    // P as an operand. Of each 16 keys a quad-pair takes its own 8 first, four at a time: in which order keys are summed
-    // is free, and so no lane has to choose.
-    struct operand {
-        uint32_t word[Blocks][Keys / 16][4][2];
-    };
-
-    DEVICE void make_operand(const float (&s)[Blocks][Keys / 16][8], bool has_dropout,
-                             const float (&shrink)[Blocks][2], const shared &t, state &x, operand &p)
+    // Of a pair of weights, elements `bit` and `bit` + 1 of what finish_scores has kept of this lane's.
+    DEVICE void drop(const shared &t, int m, int bit, bool has_dropout, uint32_t &pair)
     {
-        const bool upper = (lane() & 2) != 0;
-#pragma unroll
-        for (int m = 0; m < Blocks; m++) {
-            float sum[2] = {0, 0};
-#pragma unroll
-            for (int n = 0; n < Keys / 16; n++) {
-                uint32_t h[4]; // rows 0, 2, 0, 2; keys 0 and 1, then 4 and 5
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    h[j] = pack_half2(s[m][n][2 * j], s[m][n][2 * j + 1]);
-                    sum[j & 1] += low_half(h[j]) + high_half(h[j]);
-                    if (All && has_dropout) {
-                        // model: rare
-                        const uint32_t bits = float_bits(t.scratch[lane() + 32 * m]) >> (8 * n + 2 * j);
-                        h[j] &= ((bits & 1) ? 0xffffu : 0) | ((bits & 2) ? 0xffff0000u : 0);
-                        // model: end
-                    }
-                }
-#pragma unroll
-                for (int g = 0; g < 2; g++) {
-                    const uint32_t got = shuffle_xor(upper ? h[2 * g] : h[2 * g + 1], 2);
-                    p.word[m][n][g][0] = upper ? got : h[2 * g];
-                    p.word[m][n][g][1] = upper ? h[2 * g + 1] : got;
-                }
-            }
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float &rounded = rounded_sum(t, x, m, half);
-                rounded = fmaf(rounded, shrink[m][half], sum[half]);
-            }
-        }
-#pragma unroll
-        for (int m = 0; m < Blocks; m++)
-#pragma unroll
-            for (int n = 0; n < Keys / 16; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) p.word[m][n][2 + e / 2][e % 2] = shuffle_xor(p.word[m][n][e / 2][e % 2], 8);
-    }
-
-    DEVICE void multiply_values(const shared &t, const operand &p, const float (&shrink)[Blocks][2], state &x)
-    {
-        const int right = lane() >> 3 & 1;
-        const char *v = t.v + (lane() & 3) * VPitch + 32 * right + 16 * (lane() >> 4);
-        const char *keys[2] = {v + 8 * right * VPitch, v + 8 * (1 - right) * VPitch}; // own, the other's
-#pragma unroll
-        for (int d = 0; d < Dv / 32; d++) {
-            float sum[Blocks][2][8];
-#pragma unroll
-            for (int m = 0; m < Blocks; m++)
-#pragma unroll
-                for (int i = 0; i < 16; i++) sum[m][i / 8][i % 8] = 0;
-#pragma unroll
-            for (int n = 0; n < Keys / 16; n++)
-#pragma unroll
-                for (int step = 0; step < 4; step++) {
-                    const uint4 b = load_vector<uint4>(keys[step / 2] + (16 * n + 4 * (step & 1)) * VPitch + 64 * d);
-#pragma unroll
-                    for (int m = 0; m < Blocks; m++) {
-                        mma_m8n8k4_row_row(sum[m][0], p.word[m][n][step], {b.x, b.y});
-                        mma_m8n8k4_row_row(sum[m][1], p.word[m][n][step], {b.z, b.w});
-                    }
-                }
-            mma_complete();
-#pragma unroll
-            for (int m = 0; m < Blocks; m++)
-#pragma unroll
-                for (int i = 0; i < 16; i++) {
-                    float &o = x.o[m][2 * d + i / 8][i % 8];
-                    o = fmaf(o, shrink[m][i >> 1 & 1], sum[m][i / 8][i % 8]);
-                }
-        }
+        if (!All || !has_dropout) return;
+        // model: rare
+        const uint32_t bits = float_bits(t.scratch[lane() + 32 * m]) >> bit;
+        pair &= ((bits & 1) ? 0xffffu : 0) | ((bits & 2) ? 0xffff0000u : 0);
+        // model: end
     }
 
     // ---- a task ---------------------------------------------------------------------------------------------------
@@ -479,7 +378,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
 #pragma unroll
         for (int m = 0; m < Blocks; m++) {
 #pragma unroll
-            for (int half = 0; half < 2; half++) x.m[m][half] = -SM70_LARGEST, x.l[m][half] = rounded_sum(t, x, m, half) = 0;
+            for (int half = 0; half < 2; half++) x.m[m][half] = -TENSOR_LARGEST, x.l[m][half] = rounded_sum(t, x, m, half) = 0;
 #pragma unroll
             for (int d = 0; d < Dv / 16; d++)
 #pragma unroll
@@ -498,7 +397,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
             for (int half = 0; half < 2; half++) {
                 const int r = warp_row + 16 * m + sum_row(2 * half);
                 const float l = total_of_lanes(x.l[m][half]), rounded = total_of_lanes(rounded_sum(t, x, m, half));
-                if ((lane() & 10) != 0 || r >= w.rows) continue;
+                if ((lane() & Family::RowLanes) != 0 || r >= w.rows) continue;
                 float factor;
                 close_row(p, w, r, l == 0 ? -INFINITY : x.m[m][half] * unit, l, t.offset + r, &factor);
                 const float drop = All && p.job.has_dropout ? p.job.keep_factor : 1.0f;
@@ -513,15 +412,14 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
                 if (b == c)
 #pragma unroll
                     for (int i = 0; i < 16; i++)
-                        t.output[sum_row(i & 7) * SM70_OUTPUT_PITCH + 16 * (lane() >> 3 & 1) + 2 * (i & 4) + 4 * (i / 8) +
-                                 (lane() & 2) + (i & 1)] = x.o[b / (Dv / 32)][b % (Dv / 32) * 2 + i / 8][i & 7];
+                        t.output[sum_row(i & 7) * TENSOR_OUTPUT_PITCH + Family::output_column(i)] = x.o[b / (Dv / 32)][b % (Dv / 32) * 2 + i / 8][i & 7];
             warp_barrier();
 #pragma unroll 1
             for (int i = 0; i < 4; i++) {
                 const int row = 4 * i + (lane() >> 3), r = warp_row + 16 * m + row, column = 4 * (lane() & 7);
                 if (r >= w.rows || 32 * d + column >= dv) continue;
                 store_four(p, w, t.offset[r] + 32 * d + column, t.factor[r], min(4, dv - 32 * d - column),
-                           t.output + row * SM70_OUTPUT_PITCH + column);
+                           t.output + row * TENSOR_OUTPUT_PITCH + column);
             }
         }
     }
@@ -549,7 +447,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
             const int slot = key & Keys;
             float s[Blocks][Keys / 16][8], shrink[Blocks][2];
             strip<Dv> values;
-            operand weights;
+            typename Family::template operand<Blocks, Keys> weights;
             block_barrier(); // V is used up; Q and places of rows are written
             if (eightfold) {
                 put(next, t.k);
@@ -559,7 +457,7 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
             }
             place_keys(job, w, t, key + Keys);
             block_barrier(); // K and the next places are complete
-            multiply_scores(t, x, s);
+            Family::template multiply_scores<tensor_forward>(t, x, s);
             if (OneBuffer) block_barrier(); // K is used up
             if (has_more) finish_scores(job, w, t, key, s);
             if (int(w.last_first) > key || int(w.first_end) < key + Keys) mask_scores(t, key, s);
@@ -570,9 +468,9 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
             } else {
                 copy_halves<Dv>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, t.v);
             }
-            make_operand(s, job.has_dropout, shrink, t, x, weights);
+            Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
             block_barrier(); // V is complete
-            multiply_values(t, weights, shrink, x);
+            Family::template multiply_values<tensor_forward>(t, weights, shrink, x);
         }
         store_rows(p, w, t, x, has_more ? 1 : 0.69314718f);
     }
@@ -586,14 +484,10 @@ template <int Dk, int Dv, int Keys, int Blocks, int Warps, bool QInRegisters, bo
 };
 
 // Each shape with both bodies.
-#define SM70_KERNELS(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                  \
-    KERNEL(sm70_forward_##dk##_##dv, 32 * warps, blocks_per_sm, attn_simt_forward, p)                                \
+#define TENSOR_BODY(name, family, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm, all)        \
+    KERNEL(name, 32 * warps, blocks_per_sm, attn_simt_forward, p)                                                    \
     {                                                                                                                \
-        sm70<dk, dv, keys, blocks, warps, q_in_registers, one_buffer, false>::forward(p);                            \
-    }                                                                                                                \
-    KERNEL(sm70_forward_##dk##_##dv##_all, 32 * warps, blocks_per_sm, attn_simt_forward, p)                          \
-    {                                                                                                                \
-        sm70<dk, dv, keys, blocks, warps, q_in_registers, one_buffer, true>::forward(p);                             \
+        tensor_forward<family, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all>::forward(p);            \
     }
 
 #endif

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The kernels of the forward on tensor cores: one list for the host, the device and the tests. */
+#ifndef ATTN_CUDA_TENSOR_SHAPES_H
+#define ATTN_CUDA_TENSOR_SHAPES_H
+
+#include "params.h"
+
+/* X(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm): head sizes up to dk and dv; keys of
+ * a step; blocks of 16 rows a warp; whether K and V share one buffer, which takes a barrier more. Registers allow 8 warps
+ * an SM. The order is that of preference. */
+#define SM70_SHAPES_64(X)                       \
+  X(sm70_forward_64, 32, 32, 32, 2, 4, 1, 0, 2) \
+  X(sm70_forward_64, 64, 64, 32, 2, 4, 0, 0, 2)
+#define SM70_SHAPES_128(X)                       \
+  X(sm70_forward_128, 96, 96, 32, 2, 8, 0, 0, 1) \
+  X(sm70_forward_128, 128, 128, 32, 2, 8, 0, 0, 1)
+#define SM70_SHAPES_256(X)                         \
+  X(sm70_forward_256, 192, 128, 32, 1, 8, 0, 0, 1) \
+  X(sm70_forward_256, 192, 192, 32, 1, 8, 0, 0, 1) \
+  X(sm70_forward_256, 256, 256, 32, 1, 8, 0, 1, 1) \
+  X(sm70_forward_256, 320, 256, 32, 1, 6, 0, 1, 1)
+#define SM70_SHAPES(X) SM70_SHAPES_64(X) SM70_SHAPES_128(X) SM70_SHAPES_256(X)
+
+#define TENSOR_PITCH(d) (2 * (d) + 16) /* bytes from row to row in shared memory */
+#define TENSOR_OUTPUT_PITCH 36         /* floats */
+#define TENSOR_SCRATCH 256             /* bytes a warp, of the body with everything */
+
+#define TENSOR_ROWS(blocks, warps) (16 * (blocks) * (warps))
+#define TENSOR_LARGER(a, b) ((a) > (b) ? (a) : (b))
+#define TENSOR_TILES(dk, dv, keys, blocks, warps, q_in_registers, one_buffer) \
+  (((q_in_registers) ? 0 : TENSOR_ROWS(blocks, warps) * TENSOR_PITCH(dk)) +   \
+   ((one_buffer) ? (keys)*TENSOR_PITCH(TENSOR_LARGER(dk, dv)) : (keys) * (TENSOR_PITCH(dk) + TENSOR_PITCH(dv))))
+#define TENSOR_END(blocks, warps) (TENSOR_ROWS(blocks, warps) * 12 + (warps)*16 * TENSOR_OUTPUT_PITCH * 4)
+#define TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all)                \
+  (SIMT_BLOCK_BYTES + (keys)*32 + 16 + TENSOR_ROWS(blocks, warps) * 8 + 256 * (blocks) * (warps) + \
+   ((all) ? TENSOR_SCRATCH * (warps) : 0) +                                                        \
+   TENSOR_LARGER(TENSOR_TILES(dk, dv, keys, blocks, warps, q_in_registers, one_buffer), TENSOR_END(blocks, warps)))
+
+#endif
