@@ -8,9 +8,10 @@ enum {
     DIRECT_BYTES = 64 << 10, /* runs of this length and more are worth a driver call each */
     /* An array of this size is worth waking a team. Below, or without one, the driver's own way for long runs of ordinary
      * memory, which is such a ring with one thread, is as fast as ours. */
-    TEAM_BYTES = 4 << 20,
+    TEAM_BYTES = 8 << 20,
     TEAM_THREADS = 2,
-    PART_BYTES = 128 << 10,  /* of a piece, for one thread */
+    PART_BYTES =
+        512 << 10, /* of a piece, for one thread: four fill most buses, and on a busy machine each may be late */
     PIECE_BYTES = 128 << 10, /* through the ring at once, and more where there are more than PIECES of them */
     PIECES = 8,
 };

@@ -24,7 +24,7 @@ typedef struct attn_cuda_workspace {
 
 /* Host memory through which a call's copies go, with the end of each slot's last one. Of one call at a time; while none has
  * it, nothing is on its way. */
-enum { ATTN_CUDA_SLOTS = 4, ATTN_CUDA_SLOT_BYTES = 1 << 20 };
+enum { ATTN_CUDA_SLOTS = 4, ATTN_CUDA_SLOT_BYTES = 2 << 20 };
 typedef struct attn_cuda_ring {
     struct attn_cuda_ring *next;
     attn_cuda_device *device;

@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-enum { KIB = 1 << 10, MIB = 1 << 20, RING_BYTES = 4 * MIB, HEADS = 3, USED = 1 };
+enum { MIB = 1 << 20, RING_BYTES = 8 * MIB, HEADS = 3, USED = 1 };
 
 /* ---- a cache that goes there and back ------------------------------------------------------------------------------- */
 
@@ -19,11 +19,11 @@ static const struct cache caches[] = {
     {"tiny", 3, 8, 0, 0, 0},
     {"one run of 600 KiB", 1600, 32, 0, 0, 0},
     {"rows that pieces cut", 1500, 48, 1, 5, 0},
-    {"larger than the ring", 9000, 48, 7, 0, 0},
+    {"larger than the ring", 16000, 48, 7, 0, 0},
     {"backwards", 2000, 48, 3, 1, 2 + 4},
     {"elements", 40000, 1, 1, 9, 4},
     {"heads of 100 KiB", 800, 32, 0, 11, 2},
-    {"heads of 2 MiB", 16384, 32, 0, 3, 0},
+    {"heads of 3 MiB", 24576, 32, 0, 3, 0},
     {"one run of 9 MiB", 24576, 32, 0, 0, 4},
 };
 enum { CACHES = sizeof caches / sizeof *caches };
