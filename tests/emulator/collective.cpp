@@ -98,6 +98,7 @@ void load_matrices(uint32_t *r, const void *row, uint4 values, bool transposed, 
     Exchange &exchange = me->warp->exchange;
     if (!worker->owns_shared(row)) {
         report("load_matrices reads %p, which is not shared memory, at %s:%d", row, base_name(where.file), where.line);
+        worker->launch->illegal_address = true;
         worker->abandon();
     }
     exchange.rows_in[me->lane] = values;

@@ -91,16 +91,20 @@ static void tell_race(Shadow *shadow, const char *what, const Access &earlier, i
            source_line(&code_base + earlier.code).c_str());
 }
 
-static void check_byte(Shadow *shadow, size_t offset, bool is_write, const Access &now, bool arrives = false)
+static void tell_pending(Shadow *shadow, const char *what, const Access &copy, int32_t code, size_t offset)
+{
+    if (!tell(shadow, copy.code, code)) return;
+    report("%s of shared+%zu at %s, where the copy by thread %u at %s is not complete", what, offset,
+           source_line(&code_base + code).c_str(), unsigned(copy.thread), source_line(&code_base + copy.code).c_str());
+}
+
+static void check_byte(Shadow *shadow, size_t offset, bool is_write, const Access &now)
 {
     Cell &cell = shadow->cell[offset];
     if (unordered(shadow, cell.write, now.thread))
         tell_race(shadow, is_write ? "write after write" : "read after write", cell.write, now.code, offset);
-    if (cell.write.pending && cell.write.interval >= shadow->base && !arrives &&
-        tell(shadow, cell.write.code, now.code))
-        report("%s of shared+%zu at %s, whose copy by thread %u at %s is not complete", is_write ? "write" : "read",
-               offset, source_line(&code_base + now.code).c_str(), unsigned(cell.write.thread),
-               source_line(&code_base + cell.write.code).c_str());
+    if (cell.write.pending && cell.write.interval >= shadow->base)
+        tell_pending(shadow, is_write ? "write" : "read", cell.write, now.code, offset);
     if (is_write) {
         if (unordered(shadow, cell.read, now.thread))
             tell_race(shadow, "write after read", cell.read, now.code, offset);
@@ -223,7 +227,10 @@ void shadow_copy_arrived(const Copy &copy)
     const unsigned thread = self->index, warp = thread / LANES;
     const size_t offset = size_t(static_cast<char *>(copy.to) - worker->shared);
     const Access now = {shadow->clock[warp][warp], code_of(copy.code), uint16_t(thread), false};
-    for (size_t i = offset; i < offset + COPY_BYTES; i++) check_byte(shadow, i, true, now, true);
+    for (size_t i = offset; i < offset + COPY_BYTES; i++) {
+        shadow->cell[i].write.pending = false;
+        check_byte(shadow, i, true, now);
+    }
 }
 
 #else
