@@ -108,6 +108,13 @@ template <typename T> DEVICE T shuffle_xor(T v, int mask, HERE)
     return shuffle_from(v, int(emulator::thread_index() & 31) ^ mask, file, line);
 }
 
+DEVICE bool any_of_warp(bool condition, HERE)
+{
+    uint32_t any = condition;
+    for (int mask = 1; mask < 32; mask *= 2) any |= shuffle_xor(any, mask, file, line);
+    return any != 0;
+}
+
 template <typename T> DEVICE T load_vector(const void *from, HERE)
 {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "one access of the machine");

@@ -8,6 +8,7 @@
  *   shared_memory()                                       dynamic shared memory, aligned to 16 bytes; no other exists
  *   block_barrier() warp_barrier()
  *   shuffle_xor(v, mask) shuffle_from(v, lane)            v is float, int32_t or uint32_t; all 32 lanes take part
+ *   any_of_warp(condition)                                all 32 lanes take part
  *   load_vector<T>(p) store_vector(p, v)                  T is 4, 8 or 16 bytes; one aligned access
  *   load_if(condition, p)                                 a uint4 of global memory, or zeros without access
  *   mma_m8n8k4_<A>_<B>(d, a, b)                           d += a * b; <A>, <B> are row or col

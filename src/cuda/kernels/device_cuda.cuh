@@ -31,6 +31,8 @@ DEVICE void warp_barrier() { __syncwarp(); }
 template <typename T> DEVICE T shuffle_xor(T v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
 template <typename T> DEVICE T shuffle_from(T v, int lane) { return __shfl_sync(~0u, v, lane); }
 
+DEVICE bool any_of_warp(bool condition) { return __any_sync(~0u, condition) != 0; }
+
 template <typename T> DEVICE T load_vector(const void *from) { return *static_cast<const T *>(from); }
 template <typename T> DEVICE void store_vector(void *to, T v) { *static_cast<T *>(to) = v; }
 

@@ -5,7 +5,8 @@
 // as it lies), B of O column g (ldmatrix.trans on V); element i of a sum is row g + 4 (i & 2), column 2 q + (i & 1) + 2 (i & 4). So
 // P is an operand as it stands.
 //
-// Sums of P as rounded come from the tensor cores too, as products with ones: one more column block of O, 1 / (Dv / 8) of its
+// O is a sum over all steps in the tensor cores, which truncate when they add; sums of P as rounded come from them too, so that what divides
+// O has lost what O has, and a constant V comes back exactly. They are products with ones: one more column block of O, 1 / (Dv / 8) of its
 // work, where unpacking and adding would take two instructions an element beside an exponential.
 #ifndef ATTN_CUDA_SM80_PRODUCTS_CUH
 #define ATTN_CUDA_SM80_PRODUCTS_CUH
@@ -73,11 +74,9 @@ template <bool IsAmpere, bool IsBf16> struct m16n8_products {
                              operand<T::Blocks, T::Keys> &p)
     {
         const uint32_t ones = IsBf16 ? 0x3f803f80 : 0x3c003c00;
-        float sum[T::Blocks][4];
+        scale<T>(shrink, x);
 #pragma unroll
-        for (int m = 0; m < T::Blocks; m++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) sum[m][i] = 0;
+        for (int m = 0; m < T::Blocks; m++)
 #pragma unroll
             for (int n = 0; n < T::Keys / 16; n++) {
 #pragma unroll
@@ -85,48 +84,49 @@ template <bool IsAmpere, bool IsBf16> struct m16n8_products {
                     const float low = s[m][n][2 * j], high = s[m][n][2 * j + 1];
                     p.word[m][n][j] = IsBf16 ? pack_bf16x2(low, high) : pack_half2(low, high);
                 }
-                multiply(sum[m], p.word[m][n], ones, ones);
+                multiply(x.rounded[m], p.word[m][n], ones, ones);
 #pragma unroll
                 for (int j = 0; j < 4; j++) T::drop(t, m, 8 * n + 2 * j, has_dropout, p.word[m][n][j]);
             }
+    }
+
+    // Most steps find no larger score.
+    template <class T> DEVICE void scale(const float (&shrink)[T::Blocks][2], typename T::state &x)
+    {
+        bool changes = false;
+#pragma unroll
+        for (int r = 0; r < 2 * T::Blocks; r++) changes |= shrink[r / 2][r % 2] != 1;
+        if (!any_of_warp(changes)) return;
+#pragma unroll
+        for (int m = 0; m < T::Blocks; m++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) x.rounded[m][i] *= shrink[m][i >> 1];
+#pragma unroll
+            for (int d = 0; d < T::Dv / 16; d++)
+#pragma unroll
+                for (int i = 0; i < 8; i++) x.o[m][d][i] *= shrink[m][i >> 1 & 1];
         }
-        mma_complete();
-#pragma unroll
-        for (int m = 0; m < T::Blocks; m++)
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                x.rounded[m][half] = fmaf(x.rounded[m][half], shrink[m][half], sum[m][2 * half]);
     }
 
     template <class T>
     DEVICE void multiply_values(const typename T::shared &t, const operand<T::Blocks, T::Keys> &p,
-                                const float (&shrink)[T::Blocks][2], typename T::state &x)
+                                const float (&)[T::Blocks][2], typename T::state &x)
     {
         const int l = lane_index();
         const char *v = t.v + (l & 15) * T::VPitch + 16 * (l >> 4);
 #pragma unroll
-        for (int d = 0; d < T::Dv / 16; d++) {
-            float sum[T::Blocks][8];
+        for (int n = 0; n < T::Keys / 16; n++)
 #pragma unroll
-            for (int m = 0; m < T::Blocks; m++)
-#pragma unroll
-                for (int i = 0; i < 8; i++) sum[m][i] = 0;
-#pragma unroll
-            for (int n = 0; n < T::Keys / 16; n++) {
+            for (int d = 0; d < T::Dv / 16; d++) {
                 uint32_t b[4];
                 load_matrices_transposed(b, v + 16 * n * T::VPitch + 32 * d);
 #pragma unroll
                 for (int m = 0; m < T::Blocks; m++) {
-                    multiply(sum[m], p.word[m][n], b[0], b[1]);
-                    multiply(sum[m] + 4, p.word[m][n], b[2], b[3]);
+                    multiply(x.o[m][d], p.word[m][n], b[0], b[1]);
+                    multiply(x.o[m][d] + 4, p.word[m][n], b[2], b[3]);
                 }
             }
-            mma_complete();
-#pragma unroll
-            for (int m = 0; m < T::Blocks; m++)
-#pragma unroll
-                for (int i = 0; i < 8; i++) x.o[m][d][i] = fmaf(x.o[m][d][i], shrink[m][i >> 1 & 1], sum[m][i]);
-        }
+        mma_complete();
     }
 };
 

@@ -47,6 +47,7 @@ struct tensor_forward {
     static constexpr bool QInRegisters = HoldsQ, All = Everything;
     static constexpr int Threads = 32 * Warps, Rows = 16 * Blocks * Warps;
     static constexpr bool SumsInRegisters = Family::sums_in_registers(Dv); // those of P as rounded
+    static constexpr int SumStep = Family::SumsOfWholeRows ? 2 : 1;                  // as elements of a sum of products
     static constexpr int KPitch = TENSOR_PITCH(Dk), VPitch = TENSOR_PITCH(Dv); // bytes
     static_assert(Dk % 16 == 0 && Dv % 32 == 0 && (Keys == 32 || Keys == 64), "what the loops below assume");
     static_assert(!Family::Asynchronous || !OneBuffer, "V is on its way while K is read");
@@ -66,7 +67,7 @@ struct tensor_forward {
     struct state {
         float o[Blocks][Dv / 16][8];
         // Of rows sum_row(0) and sum_row(2): the maximum, as an exponent of two; sums of this lane's keys.
-        float m[Blocks][2], l[Blocks][2], rounded[SumsInRegisters ? Blocks : 1][2];
+        float m[Blocks][2], l[Blocks][2], rounded[SumsInRegisters ? Blocks : 1][2 * SumStep];
         uint4 q[QInRegisters ? Blocks : 1][QInRegisters ? Dk / 8 : 1];
     };
 
@@ -84,7 +85,7 @@ struct tensor_forward {
 
     DEVICE float &rounded_sum(const shared &t, state &x, int m, int half)
     {
-        return SumsInRegisters ? x.rounded[SumsInRegisters ? m : 0][half] : t.rounded[(2 * m + half) * Threads];
+        return SumsInRegisters ? x.rounded[SumsInRegisters ? m : 0][half * SumStep] : t.rounded[(2 * m + half) * Threads];
     }
 
     DEVICE shared carve()
