@@ -108,6 +108,9 @@ template <typename T> DEVICE T shuffle_xor(T v, int mask, HERE)
     return shuffle_from(v, int(emulator::thread_index() & 31) ^ mask, file, line);
 }
 
+typedef char *tile_address;
+DEVICE tile_address tile_of(const void *p) { return static_cast<char *>(const_cast<void *>(p)); }
+
 DEVICE bool any_of_warp(bool condition, HERE)
 {
     uint32_t any = condition;

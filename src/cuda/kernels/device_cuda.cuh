@@ -60,27 +60,34 @@ DEFINE_MMA_M8N8K4(col, row)
 DEFINE_MMA_M8N8K4(col, col)
 #undef DEFINE_MMA_M8N8K4
 
-DEVICE uint32_t shared_address(const void *p) { return uint32_t(__cvta_generic_to_shared(p)); }
+/* In a register, where the compiler would find the address anew for each use. */
+typedef uint32_t tile_address;
+DEVICE tile_address tile_of(const void *p)
+{
+    uint32_t address = uint32_t(__cvta_generic_to_shared(p));
+    asm volatile("" : "+r"(address));
+    return address;
+}
 
-DEVICE void load_matrices(uint32_t (&r)[4], const void *row)
+DEVICE void load_matrices(uint32_t (&r)[4], tile_address row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(row))
+                 : "r"(row)
                  : "memory");
 }
 
-DEVICE void load_matrices_transposed(uint32_t (&r)[4], const void *row)
+DEVICE void load_matrices_transposed(uint32_t (&r)[4], tile_address row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(row))
+                 : "r"(row)
                  : "memory");
 }
 
-DEVICE void copy_async(void *to, const void *from, bool wanted)
+DEVICE void copy_async(tile_address to, const void *from, bool wanted)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                  "r"(wanted ? 16 : 0)
                  : "memory");
 }

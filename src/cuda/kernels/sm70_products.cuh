@@ -13,8 +13,9 @@
 #include "tensor_forward.cuh"
 
 struct sm70_products {
-    static constexpr bool Asynchronous = false, SumsOfWholeRows = false;
+    static constexpr bool Asynchronous = false, SumsOfWholeRows = false, StoresPairs = false;
     static constexpr int RowLanes = 10, RowLane = 2; // all bits, and one of them
+    struct places {};
 
     DEVICE constexpr bool sums_in_registers(int dv) { return dv <= 64; } // where O leaves room
     DEVICE int operand_row() { return (lane_index() & 7) + 8 * (lane_index() >> 4); }
@@ -25,6 +26,8 @@ struct sm70_products {
     {
         return 16 * (lane_index() >> 3 & 1) + 2 * (i & 4) + 4 * (i / 8) + (lane_index() & 2) + (i & 1);
     }
+
+    template <class T> DEVICE places places_of(const typename T::shared &) { return {}; }
 
     template <class T>
     DEVICE void multiply_scores(const typename T::shared &t, const typename T::state &x,

@@ -15,7 +15,8 @@
 
 // sm_75 has neither asynchronous copies nor k = 16 nor bf16.
 template <bool IsAmpere, bool IsBf16> struct m16n8_products {
-    static constexpr bool Asynchronous = IsAmpere, SumsOfWholeRows = true;
+    static constexpr bool Asynchronous = IsAmpere, SumsOfWholeRows = true, StoresPairs = true;
+    static constexpr int OutKind = IsBf16 ? ROWS_BF16 : ROWS_F16;
     static constexpr int RowLanes = 3, RowLane = 1; // all bits, and one of them
     static_assert(IsAmpere || !IsBf16, "sm_75 has no bf16");
 
@@ -23,6 +24,8 @@ template <bool IsAmpere, bool IsBf16> struct m16n8_products {
     DEVICE int sum_row(int i) { return (lane_index() >> 2) + 4 * (i & 2); }
     DEVICE int sum_key(int i) { return 2 * (lane_index() & 3) + (i & 1) + 2 * (i & 4); }
     DEVICE int output_column(int i) { return 16 * (i / 8) + sum_key(i & 7); } // element i of 16 of 32 columns
+
+    DEVICE uint32_t pack(float low, float high) { return IsBf16 ? pack_bf16x2(low, high) : pack_half2(low, high); }
 
     DEVICE void multiply(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
     {
@@ -33,12 +36,23 @@ template <bool IsAmpere, bool IsBf16> struct m16n8_products {
         else mma_m16n8k16_f16(d, a, b0, b1);
     }
 
-    template <class T>
-    DEVICE void multiply_scores(const typename T::shared &t, const typename T::state &, float (&s)[T::Blocks][T::Keys / 16][8])
+    // The row that a lane gives to its loads of matrices.
+    struct places {
+        tile_address q, k, v;
+    };
+
+    template <class T> DEVICE places places_of(const typename T::shared &t)
     {
         const int l = lane_index();
-        const char *q = t.q + (16 * T::Blocks * T::warp() + (l & 15)) * T::KPitch + 16 * (l >> 4);
-        const char *k = t.k + ((l & 7) + 8 * (l >> 4)) * T::KPitch + 16 * (l >> 3 & 1);
+        return {tile_of(t.q + (16 * T::Blocks * T::warp() + (l & 15)) * T::KPitch + 16 * (l >> 4)),
+                tile_of(t.k + ((l & 7) + 8 * (l >> 4)) * T::KPitch + 16 * (l >> 3 & 1)),
+                tile_of(t.v + (l & 15) * T::VPitch + 16 * (l >> 4))};
+    }
+
+    template <class T>
+    DEVICE void multiply_scores(const typename T::shared &, const typename T::state &x,
+                                float (&s)[T::Blocks][T::Keys / 16][8])
+    {
 #pragma unroll
         for (int m = 0; m < T::Blocks; m++)
 #pragma unroll
@@ -49,11 +63,11 @@ template <bool IsAmpere, bool IsBf16> struct m16n8_products {
         for (int d = 0; d < T::Dk / 16; d++) {
             uint32_t a[T::Blocks][4];
 #pragma unroll
-            for (int m = 0; m < T::Blocks; m++) load_matrices(a[m], q + 16 * m * T::KPitch + 32 * d);
+            for (int m = 0; m < T::Blocks; m++) load_matrices(a[m], x.at.q + 16 * m * T::KPitch + 32 * d);
 #pragma unroll
             for (int n = 0; n < T::Keys / 16; n++) {
                 uint32_t b[4];
-                load_matrices(b, k + 16 * n * T::KPitch + 32 * d);
+                load_matrices(b, x.at.k + 16 * n * T::KPitch + 32 * d);
 #pragma unroll
                 for (int m = 0; m < T::Blocks; m++) {
                     multiply(s[m][n], a[m], b[0], b[1]);
@@ -82,7 +96,7 @@ template <bool IsAmpere, bool IsBf16> struct m16n8_products {
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     const float low = s[m][n][2 * j], high = s[m][n][2 * j + 1];
-                    p.word[m][n][j] = IsBf16 ? pack_bf16x2(low, high) : pack_half2(low, high);
+                    p.word[m][n][j] = pack(low, high);
                 }
                 multiply(x.rounded[m], p.word[m][n], ones, ones);
 #pragma unroll
@@ -109,17 +123,15 @@ template <bool IsAmpere, bool IsBf16> struct m16n8_products {
     }
 
     template <class T>
-    DEVICE void multiply_values(const typename T::shared &t, const operand<T::Blocks, T::Keys> &p,
+    DEVICE void multiply_values(const typename T::shared &, const operand<T::Blocks, T::Keys> &p,
                                 const float (&)[T::Blocks][2], typename T::state &x)
     {
-        const int l = lane_index();
-        const char *v = t.v + (l & 15) * T::VPitch + 16 * (l >> 4);
 #pragma unroll
         for (int n = 0; n < T::Keys / 16; n++)
 #pragma unroll
             for (int d = 0; d < T::Dv / 16; d++) {
                 uint32_t b[4];
-                load_matrices_transposed(b, v + 16 * n * T::VPitch + 32 * d);
+                load_matrices_transposed(b, x.at.v + 16 * n * T::VPitch + 32 * d);
 #pragma unroll
                 for (int m = 0; m < T::Blocks; m++) {
                     multiply(x.o[m][d], p.word[m][n], b[0], b[1]);

@@ -69,6 +69,7 @@ struct tensor_forward {
         // Of rows sum_row(0) and sum_row(2): the maximum, as an exponent of two; sums of this lane's keys.
         float m[Blocks][2], l[Blocks][2], rounded[SumsInRegisters ? Blocks : 1][2 * SumStep];
         uint4 q[QInRegisters ? Blocks : 1][QInRegisters ? Dk / 8 : 1];
+        typename Family::places at;
     };
 
     template <int D> struct strip {
@@ -177,35 +178,53 @@ struct tensor_forward {
     }
 
     // The same by asynchronous copies. A thread keeps to one column, so that its rows are steps of one address.
-    template <int D>
-    DEVICE void start(const attn_job &job, const attn_view &view, const char *head, const char *const *place, int n,
-                      const block_of_rows &w, int key, char *to)
+    template <int D> struct copying {
+        static constexpr int Columns = D <= 64 ? 8 : D <= 128 ? 16 : D <= 256 ? 32 : 64, Step = Threads / Columns;
+        const char *next; // its first row of the coming step, where there are no pages
+        tile_address to;
+
+        DEVICE int column() { return int(thread_index()) % Columns * 8; }
+        DEVICE int row() { return int(thread_index()) / Columns; }
+    };
+
+    template <int D> DEVICE copying<D> prepare(const attn_view &view, const char *head, int key, const char *tile)
     {
-        constexpr int Columns = D <= 64 ? 8 : D <= 128 ? 16 : D <= 256 ? 32 : 64, Step = Threads / Columns;
-        const int column = int(thread_index()) % Columns * 8, first = int(thread_index()) / Columns;
-        if (column >= D) return;
-        const bool inside = column < n;
-        to += first * TENSOR_PITCH(D) + 2 * column;
-        if (job.page_size) {
+        copying<D> c;
+        c.next = head + 2 * ((key + copying<D>::row()) * view.stride[2] + copying<D>::column());
+        c.to = tile_of(tile + copying<D>::row() * TENSOR_PITCH(D) + 2 * copying<D>::column());
+        return c;
+    }
+
+    template <int D>
+    DEVICE void start(const attn_job &job, const attn_view &view, const char *const *place, int n, const block_of_rows &w,
+                      int key, bool whole, copying<D> &c)
+    {
+        constexpr int Step = copying<D>::Step, Pitch = Step * TENSOR_PITCH(D);
+        const int column = copying<D>::column();
+        if (column < D && job.page_size) {
             // model: rare
 #pragma unroll 1
-            for (int row = first; row < Keys; row += Step, to += Step * TENSOR_PITCH(D))
-                copy_async(to, place[row] + 2 * column, inside && is_needed(w, key + row));
+            for (int i = 0; i < Keys / Step; i++) {
+                const int row = copying<D>::row() + i * Step;
+                copy_async(c.to + i * Pitch, place[row] + 2 * column, column < n && is_needed(w, key + row));
+            }
             // model: end
-            return;
-        }
-        const int64_t step = 2 * Step * view.stride[2];
-        const char *from = head + 2 * ((key + first) * view.stride[2] + column);
-        if (key >= int(w.key) && key + Keys <= int(w.key_end)) {
+        } else if (column < D) {
+            const int64_t step = 2 * Step * view.stride[2];
+            if (whole) {
 #pragma unroll
-            for (int i = 0; i < Keys / Step; i++) copy_async(to + i * Step * TENSOR_PITCH(D), from + i * step, inside);
-            return;
-        }
-        // model: rare
+                for (int i = 0; i < Keys / Step; i++) copy_async(c.to + i * Pitch, c.next + i * step, column < n);
+            } else {
+                // model: rare
 #pragma unroll 1
-        for (int row = first; row < Keys; row += Step, from += step, to += Step * TENSOR_PITCH(D))
-            copy_async(to, from, inside && is_needed(w, key + row));
-        // model: end
+                for (int i = 0; i < Keys / Step; i++) {
+                    const int row = copying<D>::row() + i * Step;
+                    copy_async(c.to + i * Pitch, c.next + i * step, column < n && is_needed(w, key + row));
+                }
+                // model: end
+            }
+        }
+        c.next += 2 * Keys * view.stride[2];
     }
 
     // The same where no vector load reaches: half by half, when they are needed.
@@ -264,7 +283,7 @@ struct tensor_forward {
 #pragma unroll 1
             for (int c = int(thread_index()); c < Rows * (Dk / 8); c += Threads) {
                 const int r = c / (Dk / 8), k = c % (Dk / 8);
-                copy_async(t.q + r * KPitch + 16 * k, query_address(job, w, uint32_t(w.row) + uint32_t(r), uint32_t(job.group), 8 * k), r < w.rows && 8 * k < job.head_dim);
+                copy_async(tile_of(t.q) + r * KPitch + 16 * k, query_address(job, w, uint32_t(w.row) + uint32_t(r), uint32_t(job.group), 8 * k), r < w.rows && 8 * k < job.head_dim);
             }
         } else {
 #pragma unroll 1
@@ -373,6 +392,28 @@ struct tensor_forward {
     };
     DEVICE float power(float x, scaling scale) { return exp2_approx(All ? x * scale.after : x); }
 
+    // A score less its maximum is one multiply-add, where the product is not rounded, but the maximum is: beside 2^27 the difference
+    // between the two would be an exponent that changes P.
+    DEVICE void round_scores(float (&top)[Blocks][2], scaling &scale, float (&s)[Blocks][Keys / 16][8])
+    {
+        bool huge = false;
+#pragma unroll
+        for (int r = 0; r < 2 * Blocks; r++) huge |= fabsf(top[r / 2][r % 2] * scale.before) > 0x1p27f;
+        if (!any_of_warp(huge)) return;
+        // model: rare
+#pragma unroll
+        for (int m = 0; m < Blocks; m++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) top[m][half] *= scale.before;
+#pragma unroll
+            for (int n = 0; n < Keys / 16; n++)
+#pragma unroll
+                for (int i = 0; i < 8; i++) s[m][n][i] *= scale.before;
+        }
+        scale.before = 1;
+        // model: end
+    }
+
     // S to P; m and l; the factors by which O shrinks.
     DEVICE void softmax(scaling scale, float (&s)[Blocks][Keys / 16][8], state &x, float (&shrink)[Blocks][2])
     {
@@ -386,6 +427,7 @@ struct tensor_forward {
                 for (int j = 1; j < Keys / 4; j++) top[m][half] = fmaxf(top[m][half], s[m][j / 4][element(half, j % 4)]);
             }
         maximum_of_lanes(top);
+        round_scores(top, scale, s);
 #pragma unroll
         for (int m = 0; m < Blocks; m++)
 #pragma unroll
@@ -433,23 +475,60 @@ struct tensor_forward {
         }
     }
 
-    // unit: of m, as a natural logarithm.
-    DEVICE void store_rows(const attn_simt_forward &p, const block_of_rows &w, const shared &t, state &x, float unit)
+    // A lane a row: LSE, and the place and the factor of O. unit: of m, as a natural logarithm.
+    DEVICE void close_rows(const attn_simt_forward &p, const block_of_rows &w, const shared &t, state &x, float unit)
     {
-        const int dv = int(p.job.head_dim_v), warp_row = 16 * Blocks * warp();
-        block_barrier(); // Q, K and V are used up
+        constexpr int Own = 16 * Blocks; // rows of a warp
+        float *sums = t.output;
 #pragma unroll
         for (int m = 0; m < Blocks; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int r = warp_row + 16 * m + sum_row(2 * half);
+                const int r = 16 * m + sum_row(2 * half);
                 const float l = total_of_lanes(x.l[m][half]), rounded = total_rounded(rounded_sum(t, x, m, half));
-                if ((lane() & Family::RowLanes) != 0 || r >= w.rows) continue;
-                float factor;
-                close_row(p, w, r, l == 0 ? -INFINITY : x.m[m][half] * unit, l, t.offset + r, &factor);
-                const float drop = All && p.job.has_dropout ? p.job.keep_factor : 1.0f;
-                t.factor[r] = rounded == 0 ? 0 : factor * (l / rounded) * drop;
+                if ((lane() & Family::RowLanes) != 0) continue;
+                sums[r] = x.m[m][half], sums[Own + r] = l, sums[2 * Own + r] = rounded;
             }
+        warp_barrier(); // sums are written
+        const int r = Own * warp() + lane();
+        if (lane() >= Own || r >= w.rows) return;
+        const float l = sums[Own + lane()], rounded = sums[2 * Own + lane()];
+        float factor;
+        close_row(p, w, r, l == 0 ? -INFINITY : sums[lane()] * unit, l, t.offset + r, &factor);
+        const float drop = All && p.job.has_dropout ? p.job.keep_factor : 1.0f;
+        t.factor[r] = rounded == 0 ? 0 : factor * (l / rounded) * drop;
+    }
+
+    // From where they are, two columns at a time: four lanes fill half a sector.
+    DEVICE void store_pairs(const attn_job &job, const block_of_rows &w, const shared &t, const state &x)
+    {
+        const int dv = int(job.head_dim_v);
+#pragma unroll
+        for (int m = 0; m < Blocks; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int r = 16 * (Blocks * warp() + m) + sum_row(2 * half);
+                if (r >= w.rows) continue;
+                const float factor = t.factor[r];
+                char *row = job.out.data + 2 * (t.offset[r] + Family::output_column(0));
+#pragma unroll
+                for (int i = 0; i < Dv / 8; i++) {
+                    const float(&o)[8] = x.o[m][i / 2];
+                    const int e = 2 * half + 4 * (i & 1);
+                    if (8 * i < dv)
+                        store_vector(row + 16 * i, Family::pack(final_value(o[e], factor), final_value(o[e + 1], factor)));
+                }
+            }
+    }
+
+    DEVICE void store_rows(const attn_simt_forward &p, const block_of_rows &w, const shared &t, state &x, float unit)
+    {
+        const int dv = int(p.job.head_dim_v), warp_row = 16 * Blocks * warp();
+        block_barrier(); // Q, K and V are used up
+        close_rows(p, w, t, x, unit);
+        warp_barrier(); // factors are written
+        if constexpr (Family::StoresPairs)
+            if (w.pieces == 1 && w.out_kind == Family::OutKind && (dv & 7) == 0) return store_pairs(p.job, w, t, x);
 #pragma unroll 1
         for (int c = 0; c < Blocks * (Dv / 32); c++) {
             const int m = c / (Dv / 32), d = c % (Dv / 32);
@@ -479,8 +558,11 @@ struct tensor_forward {
         const bool eightfold = is_eightfold(job.k, dk) && is_eightfold(job.v, dv);
         const bool has_more = All && (job.scale < 0 || job.softcap > 0 || job.bias.data || job.alibi || job.has_dropout);
         const float log2e = 1.44269504f;
+        const int end = int(w.key_end), last_first = int(w.last_first), first_end = int(w.first_end); // if there are registers
         state x;
         strip<Dk> next;
+        copying<Dk> k_copy;
+        copying<Dv> v_copy;
         clear(t, x);
         place_rows(job, w, t);
         load_queries(job, w, t, x);
@@ -488,12 +570,16 @@ struct tensor_forward {
         place_head(job, w, t);
         place_keys(job, w, t, key);
         block_barrier(); // places are written
-        if (eightfold) {
-            if (Family::Asynchronous) start<Dk>(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, t.k);
-            else fetch(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, next);
+        if (Family::Asynchronous) {
+            x.at = Family::template places_of<tensor_forward>(t);
+            k_copy = prepare<Dk>(job.k, *t.k_head, key, t.k);
+            v_copy = prepare<Dv>(job.v, *t.v_head, key, t.v);
+            if (eightfold) start<Dk>(job, job.k, t.k_place + (key & Keys), dk, w, key, key >= last_first && key + Keys <= first_end, k_copy);
+        } else if (eightfold) {
+            fetch(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, next);
         }
 #pragma unroll 1
-        for (; key < int(w.key_end); key += Keys) {
+        for (; key < (Family::Asynchronous ? end : int(w.key_end)); key += Keys) {
             const int slot = key & Keys;
             float s[Blocks][Keys / 16][8], shrink[Blocks][2];
             strip<Dv> values;
@@ -502,7 +588,7 @@ struct tensor_forward {
                 copies_complete(); // of Q as well
                 if (!eightfold) copy_halves<Dk>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, t.k);
                 block_barrier(); // K, Q and places of rows are complete; V is used up
-                if (eightfold) start<Dv>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, t.v);
+                if (eightfold) start<Dv>(job, job.v, t.v_place + slot, dv, w, key, key >= last_first && key + Keys <= first_end, v_copy);
                 place_keys(job, w, t, key + Keys);
             } else {
                 block_barrier(); // V is used up; Q and places of rows are written
@@ -518,15 +604,17 @@ struct tensor_forward {
             Family::template multiply_scores<tensor_forward>(t, x, s);
             if (OneBuffer) block_barrier(); // K is used up
             if (has_more) finish_scores(job, w, t, key, s);
-            if (int(w.last_first) > key || int(w.first_end) < key + Keys) mask_scores(t, key, s);
+            if (Family::Asynchronous ? last_first > key || first_end < key + Keys
+                                     : int(w.last_first) > key || int(w.first_end) < key + Keys)
+                mask_scores(t, key, s);
             softmax({has_more ? 1 : job.scale * log2e, has_more ? log2e : 1}, s, x, shrink);
             if (Family::Asynchronous) {
                 Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
                 copies_complete();
                 if (!eightfold) copy_halves<Dv>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, t.v);
                 block_barrier(); // V and the next places are complete; K is used up
-                if (eightfold && key + Keys < int(w.key_end))
-                    start<Dk>(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, t.k);
+                if (eightfold && key + Keys < end)
+                    start<Dk>(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, key + 2 * Keys <= first_end, k_copy);
             } else {
                 if (eightfold) {
                     put(values, t.v);
