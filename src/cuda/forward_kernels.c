@@ -23,7 +23,7 @@ enum { VOLTA_SHARED_BYTES = 98304 }; /* that a block of sm_70 may have */
    "sm70_forward_" #dk "_" #dv,                                                              \
    dk,                                                                                       \
    dv,                                                                                       \
-   TENSOR_ROWS(blocks, warps),                                                               \
+   TENSOR_ROWS(dv, blocks, warps),                                                           \
    0,                                                                                        \
    32 * (warps),                                                                             \
    TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 0),                \
@@ -34,7 +34,7 @@ enum { VOLTA_SHARED_BYTES = 98304 }; /* that a block of sm_70 may have */
        "sm70_forward_" #dk "_" #dv "_all",                                                   \
        dk,                                                                                   \
        dv,                                                                                   \
-       TENSOR_ROWS(blocks, warps),                                                           \
+       TENSOR_ROWS(dv, blocks, warps),                                                       \
        0,                                                                                    \
        32 * (warps),                                                                         \
        TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1),            \

@@ -75,7 +75,7 @@ static const char *family_of(const struct suite_target *target, const attn_probl
 {
     if (strcmp(target->isa, "sm70") || !p) return target->isa;
     int f16 = p->q.dtype == ATTN_F16 && p->k.dtype == ATTN_F16 && p->v.dtype == ATTN_F16;
-    return f16 && p->q.shape[3] <= 320 && p->v.shape[3] <= 256 ? "sm70" : "simt";
+    return f16 && p->v.shape[3] <= 512 ? "sm70" : "simt";
 }
 
 int suite_expect_plan(struct suite_check *check, const char *op, const attn_problem *p, const attn_plan *plan)

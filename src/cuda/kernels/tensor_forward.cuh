@@ -20,6 +20,8 @@
 // of P as rounded to 16 bits, LSE has the sum of P: so a constant V comes back exactly, and LSE has no rounding of P.
 //
 // Bytes a step from L2: 2 Keys (Dk + Dv) for 2 * 16 Blocks * Warps * Keys (Dk + Dv) flops.
+// Above 256 columns O leaves no registers, so Split warps share rows: each multiplies its part of the head size of Q and K,
+// they exchange these parts of S, add them in one order, each does the softmax, and multiplies its columns of V.
 // -inf: m starts at the most negative finite number, against which -inf is a zero and any score is right. NaN: passed over by
 // the maximum, not by the sums, so the row becomes NaN. Rows without keys: O = 0, LSE = -inf, unless there is a sink.
 //
@@ -45,10 +47,11 @@ template <class Family, int Head, int ValueHead, int KeysOfStep, int BlocksOfWar
 struct tensor_forward {
     static constexpr int Dk = Head, Dv = ValueHead, Keys = KeysOfStep, Blocks = BlocksOfWarp;
     static constexpr bool QInRegisters = HoldsQ, All = Everything;
-    static constexpr int Threads = 32 * Warps, Rows = 16 * Blocks * Warps;
+    static constexpr int Threads = 32 * Warps, Split = TENSOR_SPLIT(Dv), Rows = 16 * Blocks * Warps / Split;
+    static constexpr int DkOfWarp = Dk / Split, DvOfWarp = Dv / Split;
     static constexpr bool SumsInRegisters = Dv <= 64; // those of P as rounded, where O leaves room
     static constexpr int KPitch = TENSOR_PITCH(Dk), VPitch = TENSOR_PITCH(Dv); // bytes
-    static_assert(Dk % 8 == 0 && Dv % 32 == 0 && (Keys == 32 || Keys == 64), "what the loops below assume");
+    static_assert(DkOfWarp % 8 == 0 && DvOfWarp % 32 == 0 && Warps % Split == 0 && (Keys == 32 || Keys == 64), "what the loops below assume");
 
     struct shared {
         block_of_rows *block;
@@ -58,15 +61,16 @@ struct tensor_forward {
         float *rounded;             // [2 Blocks][thread] sums of P as rounded, unless in registers
         float *scratch;             // [2][32] of this warp; only for All
         char *q, *k, *v;
+        float *parts;           // [team][part][of eight keys][lane][4] S of parts of the head size, where warps share rows
         int64_t *offset;        // [row], at the end in place of q, k and v: where O goes
         float *factor, *output; // [row]; [16][TENSOR_OUTPUT_PITCH] of this warp
     };
 
     struct state {
-        float o[Blocks][Dv / 16][8];
+        float o[Blocks][DvOfWarp / 16][8];
         // Of rows sum_row(0) and sum_row(2): the maximum, as an exponent of two; sums of this lane's keys.
         float m[Blocks][2], l[Blocks][2], rounded[SumsInRegisters ? Blocks : 1][2];
-        uint4 q[QInRegisters ? Blocks : 1][QInRegisters ? Dk / 8 : 1];
+        uint4 q[QInRegisters ? Blocks : 1][QInRegisters ? DkOfWarp / 8 : 1];
     };
 
     template <int D> struct strip {
@@ -76,6 +80,8 @@ struct tensor_forward {
 
     DEVICE int lane() { return lane_index(); }
     DEVICE int warp() { return int(thread_index()) >> 5; }
+    DEVICE int team() { return warp() / Split; } // of warps that share rows
+    DEVICE int part() { return warp() % Split; }
     DEVICE int sum_row(int i) { return Family::sum_row(i); }
     DEVICE int sum_key(int i) { return Family::sum_key(i); }
     // Element j of the four of a row of a sum.
@@ -103,6 +109,7 @@ struct tensor_forward {
         t.q = reinterpret_cast<char *>(free) + (All ? TENSOR_SCRATCH * Warps : 0);
         t.k = t.q + (QInRegisters ? 0 : Rows * KPitch);
         t.v = OneBuffer ? t.k : t.k + Keys * KPitch;
+        t.parts = reinterpret_cast<float *>(t.v + Keys * (OneBuffer ? TENSOR_LARGER(KPitch, VPitch) : VPitch)) + 4 * lane();
         t.offset = reinterpret_cast<int64_t *>(t.q);
         t.factor = reinterpret_cast<float *>(t.offset + Rows);
         t.output = t.factor + Rows + 16 * TENSOR_OUTPUT_PITCH * warp();
@@ -218,9 +225,10 @@ struct tensor_forward {
 #pragma unroll
             for (int m = 0; m < Blocks; m++)
 #pragma unroll
-                for (int k = 0; k < Dk / 8; k++)
+                for (int k = 0; k < DkOfWarp / 8; k++)
                     x.q[QInRegisters ? m : 0][QInRegisters ? k : 0] =
-                        load_query(job, w, eightfold, 16 * (Blocks * warp() + m) + Family::operand_row(), 8 * k);
+                        load_query(job, w, eightfold, 16 * (Blocks * team() + m) + Family::operand_row(),
+                                   DkOfWarp * part() + 8 * k);
         } else {
 #pragma unroll 1
             for (int c = int(thread_index()); c < Rows * (Dk / 8); c += Threads) {
@@ -244,6 +252,38 @@ struct tensor_forward {
 
     // ---- a step ---------------------------------------------------------------------------------------------------
 
+    DEVICE float *parts_of(const shared &t, int part, int eight)
+    {
+        return t.parts + ((team() * Split + part) * (Blocks * Keys / 8) + eight) * 128;
+    }
+
+    DEVICE void put_part(const shared &t, const float (&s)[Blocks][Keys / 16][8])
+    {
+#pragma unroll
+        for (int c = 0; c < Blocks * Keys / 8; c++) {
+            const float(&x)[8] = s[c / (Keys / 8)][c % (Keys / 8) / 2];
+            store_vector(parts_of(t, part(), c), float4{x[c % 2 * 4], x[c % 2 * 4 + 1], x[c % 2 * 4 + 2], x[c % 2 * 4 + 3]});
+        }
+    }
+
+    // In the same order for all who share a row, so that they have the same S, m and P.
+    DEVICE void add_parts(const shared &t, float (&s)[Blocks][Keys / 16][8])
+    {
+#pragma unroll
+        for (int c = 0; c < Blocks * Keys / 8; c++) {
+            float part[Split][4];
+#pragma unroll
+            for (int n = 0; n < Split; n++) load_four_floats(parts_of(t, n, c), part[n]);
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float &sum = s[c / (Keys / 8)][c % (Keys / 8) / 2][c % 2 * 4 + e];
+                sum = part[0][e];
+#pragma unroll
+                for (int n = 1; n < Split; n++) sum += part[n][e];
+            }
+        }
+    }
+
     DEVICE void mask_scores(const shared &t, int key, float (&s)[Blocks][Keys / 16][8])
     {
         // model: rare
@@ -251,7 +291,7 @@ struct tensor_forward {
         for (int m = 0; m < Blocks; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int r = 16 * (Blocks * warp() + m) + sum_row(2 * half), first = t.first[r], end = t.end[r];
+                const int r = 16 * (Blocks * team() + m) + sum_row(2 * half), first = t.first[r], end = t.end[r];
 #pragma unroll
                 for (int n = 0; n < Keys / 16; n++)
 #pragma unroll
@@ -284,7 +324,7 @@ struct tensor_forward {
                     for (int i = 0; i < 2; i++) mine[32 * i] = s[c / PartsOfRow][c % PartsOfRow / 4][c % 4 * 2 + i];
 #pragma unroll 1
             for (int i = 0; i < 2; i++) {
-                const int e = b % 4 * 2 + i, r = 16 * (Blocks * warp() + b / PartsOfRow) + sum_row(e),
+                const int e = b % 4 * 2 + i, r = 16 * (Blocks * team() + b / PartsOfRow) + sum_row(e),
                           at = key + 16 * (b % PartsOfRow / 4) + sum_key(e);
                 if (at < t.first[r] || at >= t.end[r]) continue; // bias may have no such element
                 mine[32 * i] = finish_score(job, w, w.row + r, at, mine[32 * i] * job.scale);
@@ -380,7 +420,7 @@ struct tensor_forward {
 #pragma unroll
             for (int half = 0; half < 2; half++) x.m[m][half] = -TENSOR_LARGEST, x.l[m][half] = rounded_sum(t, x, m, half) = 0;
 #pragma unroll
-            for (int d = 0; d < Dv / 16; d++)
+            for (int d = 0; d < DvOfWarp / 16; d++)
 #pragma unroll
                 for (int i = 0; i < 8; i++) x.o[m][d][i] = 0;
         }
@@ -389,7 +429,7 @@ struct tensor_forward {
     // unit: of m, as a natural logarithm.
     DEVICE void store_rows(const attn_simt_forward &p, const block_of_rows &w, const shared &t, state &x, float unit)
     {
-        const int dv = int(p.job.head_dim_v), warp_row = 16 * Blocks * warp();
+        const int dv = int(p.job.head_dim_v), warp_row = 16 * Blocks * team();
         block_barrier(); // Q, K and V are used up
 #pragma unroll
         for (int m = 0; m < Blocks; m++)
@@ -397,22 +437,23 @@ struct tensor_forward {
             for (int half = 0; half < 2; half++) {
                 const int r = warp_row + 16 * m + sum_row(2 * half);
                 const float l = total_of_lanes(x.l[m][half]), rounded = total_of_lanes(rounded_sum(t, x, m, half));
-                if ((lane() & Family::RowLanes) != 0 || r >= w.rows) continue;
+                if ((lane() & Family::RowLanes) != 0 || (Split > 1 && part() != 0) || r >= w.rows) continue;
                 float factor;
                 close_row(p, w, r, l == 0 ? -INFINITY : x.m[m][half] * unit, l, t.offset + r, &factor);
                 const float drop = All && p.job.has_dropout ? p.job.keep_factor : 1.0f;
                 t.factor[r] = rounded == 0 ? 0 : factor * (l / rounded) * drop;
             }
+        if (Split > 1) block_barrier(); // offsets and factors are complete
 #pragma unroll 1
-        for (int c = 0; c < Blocks * (Dv / 32); c++) {
-            const int m = c / (Dv / 32), d = c % (Dv / 32);
+        for (int c = 0; c < Blocks * (DvOfWarp / 32); c++) {
+            const int m = c / (DvOfWarp / 32), d = DvOfWarp / 32 * part() + c % (DvOfWarp / 32);
             warp_barrier(); // the chunk before is used up
 #pragma unroll
-            for (int b = 0; b < Blocks * (Dv / 32); b++)
+            for (int b = 0; b < Blocks * (DvOfWarp / 32); b++)
                 if (b == c)
 #pragma unroll
                     for (int i = 0; i < 16; i++)
-                        t.output[sum_row(i & 7) * TENSOR_OUTPUT_PITCH + Family::output_column(i)] = x.o[b / (Dv / 32)][b % (Dv / 32) * 2 + i / 8][i & 7];
+                        t.output[sum_row(i & 7) * TENSOR_OUTPUT_PITCH + Family::output_column(i)] = x.o[b / (DvOfWarp / 32)][b % (DvOfWarp / 32) * 2 + i / 8][i & 7];
             warp_barrier();
 #pragma unroll 1
             for (int i = 0; i < 4; i++) {
@@ -458,7 +499,9 @@ struct tensor_forward {
             place_keys(job, w, t, key + Keys);
             block_barrier(); // K and the next places are complete
             Family::template multiply_scores<tensor_forward>(t, x, s);
-            if (OneBuffer) block_barrier(); // K is used up
+            if (Split > 1) put_part(t, s);
+            if (OneBuffer || Split > 1) block_barrier(); // K is used up; parts of S are complete
+            if (Split > 1) add_parts(t, s);
             if (has_more) finish_scores(job, w, t, key, s);
             if (int(w.last_first) > key || int(w.first_end) < key + Keys) mask_scores(t, key, s);
             softmax({has_more ? 1 : job.scale * log2e, has_more ? log2e : 1}, s, x, shrink);
