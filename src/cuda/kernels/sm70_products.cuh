@@ -29,7 +29,7 @@ struct sm70_products {
     DEVICE void multiply_scores(const typename T::shared &t, const typename T::state &x,
                                 float (&s)[T::Blocks][T::Keys / 16][8])
     {
-        [[maybe_unused]] constexpr int Unroll = T::QInRegisters ? T::DkOfWarp / 8 : 16;
+        [[maybe_unused]] constexpr int Unroll = T::QInRegisters ? T::DkOfWarp / 8 : T::Split > 1 ? T::DkOfWarp / 16 : 16;
         const int part = 2 * T::DkOfWarp * T::part(); // bytes
         const char *q = t.q + (16 * T::Blocks * T::team() + operand_row()) * T::KPitch + part,
                    *k = t.k + operand_key() * T::KPitch + part;

@@ -77,6 +77,8 @@ struct tensor_forward {
         static constexpr int Columns = D / 8, Count = (Keys * Columns + Threads - 1) / Threads;
         uint4 word[Count];
     };
+    static constexpr int RowThreads = Threads / Keys; // that share a long row
+    static_assert(Split == 1 || (Dk % (8 * RowThreads) == 0 && Dv % (8 * RowThreads) == 0), "no words are left");
 
     DEVICE int lane() { return lane_index(); }
     DEVICE int warp() { return int(thread_index()) >> 5; }
@@ -157,11 +159,32 @@ struct tensor_forward {
         return job.page_size ? place[row] : head + 2 * (key + row) * view.stride[2];
     }
 
+    // Long rows: all that a thread has is of one row, whose address is found once.
+    template <int D>
+    DEVICE void fetch_of_row(const attn_job &job, const attn_view &view, const char *head, const char *const *place, int n,
+                             const block_of_rows &w, int key, strip<D> &to)
+    {
+        const int row = int(thread_index()) / RowThreads, column = int(thread_index()) % RowThreads * 8;
+        const int count = is_needed(w, key + row) ? n - column : 0;
+        const char *from = row_address(job, view, head, place, key, row) + 2 * column;
+#pragma unroll
+        for (int i = 0; i < strip<D>::Count; i++)
+            to.word[i] = load_if(8 * RowThreads * i < count, from + 16 * RowThreads * i);
+    }
+
+    template <int D> DEVICE void put_of_row(const strip<D> &from, char *to)
+    {
+        to += int(thread_index()) / RowThreads * TENSOR_PITCH(D) + int(thread_index()) % RowThreads * 16;
+#pragma unroll
+        for (int i = 0; i < strip<D>::Count; i++) store_vector(to + 16 * RowThreads * i, from.word[i]);
+    }
+
     // A thread's share of a step's K or V: eight halves at a time, through registers.
     template <int D>
     DEVICE void fetch(const attn_job &job, const attn_view &view, const char *head, const char *const *place, int n,
                       const block_of_rows &w, int key, strip<D> &to)
     {
+        if (Split > 1) return fetch_of_row(job, view, head, place, n, w, key, to);
 #pragma unroll
         for (int i = 0; i < strip<D>::Count; i++) {
             const int c = int(thread_index()) + i * Threads, row = c / strip<D>::Columns,
@@ -173,6 +196,7 @@ struct tensor_forward {
 
     template <int D> DEVICE void put(const strip<D> &from, char *to)
     {
+        if (Split > 1) return put_of_row(from, to);
 #pragma unroll
         for (int i = 0; i < strip<D>::Count; i++) {
             const int c = int(thread_index()) + i * Threads;
@@ -494,7 +518,9 @@ struct tensor_forward {
                 put(next, t.k);
                 fetch(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, values);
             } else {
+                // model: rare
                 copy_halves<Dk>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, t.k);
+                // model: end
             }
             place_keys(job, w, t, key + Keys);
             block_barrier(); // K and the next places are complete
@@ -509,7 +535,9 @@ struct tensor_forward {
                 put(values, t.v);
                 fetch(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, next);
             } else {
+                // model: rare
                 copy_halves<Dv>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, t.v);
+                // model: end
             }
             Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
             block_barrier(); // V is complete
