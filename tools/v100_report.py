@@ -177,6 +177,9 @@ def report_kernel(model: Any, kernel: Any, chains: v100_code.Chains, marked: Set
     step = v100_code.Step(model, kernel, chains, marked)
     everything = modelled(model, step, shape, set(), factors)
     plain = modelled(model, step, shape, step.taken(), factors)
+    loaded, wanted = plain["l2_bytes_per_iteration"], 2 * shape.keys * (shape.dk + shape.dv) * plain["blocks_per_sm"]
+    if loaded < wanted:
+        raise CodeError(f"{shape.kernel}: a plain step loads {loaded} bytes of K and V, not {wanted}: not its way")
     peak = model.Machine().tensor_peak_tflops
     tflops = {"all_code": useful_tflops(model, shape, everything), "plain": useful_tflops(model, shape, plain)}
     stalls = list(plain["stalls"].items())[:3]
