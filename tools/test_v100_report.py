@@ -103,7 +103,7 @@ class Tables(unittest.TestCase):
             v100_report.updated(f"{end}{begin}", "new")
 
     def test_work_of_a_step(self):
-        shape = v100_report.Shape("k", "m", 64, 64, 32, 2, 4, 0)
+        shape = v100_report.Shape("k", "m", 64, 64, 32, 2, 4, 1, 0)
         self.assertEqual(shape.flops, 4 * 32 * 32 * 64)
         self.assertEqual(shape.products, 512)
 

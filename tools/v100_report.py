@@ -45,12 +45,13 @@ class Shape(NamedTuple):
     keys: int
     blocks: int
     warps: int
+    split: int  # warps that share rows
     shared: int
 
     @property
     def flops(self) -> int:
         """Useful ones of a step and warp."""
-        return 2 * 16 * self.blocks * self.keys * (self.dk + self.dv)
+        return 2 * 16 * self.blocks * self.keys * (self.dk + self.dv) // self.split
 
     @property
     def products(self) -> int:
@@ -118,8 +119,9 @@ def shapes_of(compiler: str, folder: str) -> List[Shape]:
 #include "cuda/kernels/tensor_shapes.h"
 #define LINE(module, dk, dv, keys, blocks, warps, q, one, per_sm)                      \
   for (int all = 0; all < 2; all++)                                                    \
-    printf("sm70_forward_%d_%d%s %s %d %d %d %d %d %d\n", dk, dv, all ? "_all" : "",   \
-           #module, dk, dv, keys, blocks, warps, (int)TENSOR_SHARED(dk, dv, keys, blocks, warps, q, one, all));
+    printf("sm70_forward_%d_%d%s %s %d %d %d %d %d %d %d\n", dk, dv, all ? "_all" : "", \
+           #module, dk, dv, keys, blocks, warps, TENSOR_SPLIT(dv),                       \
+           (int)TENSOR_SHARED(dk, dv, keys, blocks, warps, q, one, all));
 int main(void) { SM70_SHAPES(LINE) return 0; }
 """
     output_of([compiler, *INCLUDE, "-x", "c", "-", "-o", program], input=source)
@@ -175,6 +177,9 @@ def report_kernel(model: Any, kernel: Any, chains: v100_code.Chains, marked: Set
     step = v100_code.Step(model, kernel, chains, marked)
     everything = modelled(model, step, shape, set(), factors)
     plain = modelled(model, step, shape, step.taken(), factors)
+    loaded, wanted = plain["l2_bytes_per_iteration"], 2 * shape.keys * (shape.dk + shape.dv) * plain["blocks_per_sm"]
+    if loaded < wanted:
+        raise CodeError(f"{shape.kernel}: a plain step loads {loaded} bytes of K and V, not {wanted}: not its way")
     peak = model.Machine().tensor_peak_tflops
     tflops = {"all_code": useful_tflops(model, shape, everything), "plain": useful_tflops(model, shape, plain)}
     stalls = list(plain["stalls"].items())[:3]

@@ -26,7 +26,7 @@ enum { VOLTA_SHARED_BYTES = 98304 }; /* that a block of sm_70 may have */
    #family "_forward_" #dk "_" #dv suffix,                                                                       \
    dk,                                                                                                           \
    dv,                                                                                                           \
-   TENSOR_ROWS(blocks, warps),                                                                                   \
+   TENSOR_ROWS(dv, blocks, warps),                                                                               \
    0,                                                                                                            \
    32 * (warps),                                                                                                 \
    TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all),                                  \

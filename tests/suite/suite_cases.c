@@ -238,6 +238,7 @@ static void alibi_alone(struct suite_check *check, struct suite_built *t, const 
   .sq = 1, .sk = 1, .d = 128, .fill_q = {FILL_CONSTANT, 64}, .fill_k = {FILL_CONSTANT, -64}, \
   .fill_v = {FILL_CONSTANT, 1}
 #define MLA_PREFILL .hq = 16, .hkv = 16, .sq = 99, .sk = 99, .d = 192, .dv = 128, .mask = ATTN_CAUSAL
+#define MLA_LATENT .hq = 8, .hkv = 1, .sq = 9, .sk = 75, .d = 576, .dv = 512, .layout = LAYOUT_MLA
 #define INTERLEAVED .b = 2, .hq = 4, .hkv = 2, .sq = 3, .sk = 512, .page = 256, .k_used = INTS(300, 400)
 #define TINY .hq = 48, .hkv = 8, .d = 128, .mask = ATTN_CAUSAL
 #define CAPPED .hq = 2, .sq = 40, .sk = 60, .softcap = 50, .fill_q.amount = 9, .fill_k.amount = 9

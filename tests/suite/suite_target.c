@@ -78,7 +78,9 @@ static const char *family_of(const struct suite_target *target, const attn_probl
     attn_dtype type = p->q.dtype;
     int one = (type == ATTN_F16 || (type == ATTN_BF16 && strcmp(target->isa, "sm70"))) && p->k.dtype == type &&
               p->v.dtype == type;
-    return one && p->q.shape[3] <= 320 && p->v.shape[3] <= 256 ? target->isa : "simt";
+    int largest = !strcmp(target->isa, "sm70");
+    return one && p->q.shape[3] <= (largest ? 576 : 320) && p->v.shape[3] <= (largest ? 512 : 256) ? target->isa
+                                                                                                   : "simt";
 }
 
 int suite_expect_plan(struct suite_check *check, const char *op, const attn_problem *p, const attn_plan *plan)

@@ -33,8 +33,10 @@ struct sm70_products {
     DEVICE void multiply_scores(const typename T::shared &t, const typename T::state &x,
                                 float (&s)[T::Blocks][T::Keys / 16][8])
     {
-        [[maybe_unused]] constexpr int Unroll = T::QInRegisters ? T::Dk / 8 : 16;
-        const char *q = t.q + (16 * T::Blocks * T::warp() + operand_row()) * T::KPitch, *k = t.k + operand_key() * T::KPitch;
+        [[maybe_unused]] constexpr int Unroll = T::QInRegisters ? T::DkOfWarp / 8 : T::Split > 1 ? T::DkOfWarp / 16 : 16;
+        const int part = 2 * T::DkOfWarp * T::part(); // bytes
+        const char *q = t.q + (16 * T::Blocks * T::team() + operand_row()) * T::KPitch + part,
+                   *k = t.k + operand_key() * T::KPitch + part;
 #pragma unroll
         for (int m = 0; m < T::Blocks; m++)
 #pragma unroll
@@ -42,7 +44,7 @@ struct sm70_products {
 #pragma unroll
                 for (int i = 0; i < 8; i++) s[m][n][i] = 0;
 #pragma unroll Unroll
-        for (int d = 0; d < T::Dk / 8; d++) {
+        for (int d = 0; d < T::DkOfWarp / 8; d++) {
             uint4 a[T::Blocks], b[T::Keys / 16];
 #pragma unroll
             for (int m = 0; m < T::Blocks; m++)
@@ -112,10 +114,11 @@ struct sm70_products {
                                 const float (&shrink)[T::Blocks][2], typename T::state &x)
     {
         const int right = lane_index() >> 3 & 1;
-        const char *v = t.v + (lane_index() & 3) * T::VPitch + 32 * right + 16 * (lane_index() >> 4);
+        const char *v = t.v + (lane_index() & 3) * T::VPitch + 32 * right + 16 * (lane_index() >> 4) +
+                        2 * T::DvOfWarp * T::part();
         const char *keys[2] = {v + 8 * right * T::VPitch, v + 8 * (1 - right) * T::VPitch}; // own, the other's
 #pragma unroll
-        for (int d = 0; d < T::Dv / 32; d++) {
+        for (int d = 0; d < T::DvOfWarp / 32; d++) {
             float sum[T::Blocks][2][8];
 #pragma unroll
             for (int m = 0; m < T::Blocks; m++)

@@ -20,6 +20,8 @@
 // of P as rounded to 16 bits, LSE has the sum of P: so a constant V comes back exactly, and LSE has no rounding of P.
 //
 // Bytes a step from L2: 2 Keys (Dk + Dv) for 2 * 16 Blocks * Warps * Keys (Dk + Dv) flops.
+// Above 256 columns O leaves no registers, so Split warps share rows: each multiplies its part of the head size of Q and K,
+// they exchange these parts of S, add them in one order, each does the softmax, and multiplies its columns of V.
 // -inf: m starts at the most negative finite number, against which -inf is a zero and any score is right. NaN: passed over by
 // the maximum, not by the sums, so the row becomes NaN. Rows without keys: O = 0, LSE = -inf, unless there is a sink.
 //
@@ -45,11 +47,13 @@ template <class Family, int Head, int ValueHead, int KeysOfStep, int BlocksOfWar
 struct tensor_forward {
     static constexpr int Dk = Head, Dv = ValueHead, Keys = KeysOfStep, Blocks = BlocksOfWarp;
     static constexpr bool QInRegisters = HoldsQ, All = Everything;
-    static constexpr int Threads = 32 * Warps, Rows = 16 * Blocks * Warps;
+    static constexpr int Threads = 32 * Warps, Split = TENSOR_SPLIT(Dv), Rows = 16 * Blocks * Warps / Split;
+    static constexpr int DkOfWarp = Dk / Split, DvOfWarp = Dv / Split;
     static constexpr bool SumsInRegisters = Family::sums_in_registers(Dv); // those of P as rounded
     static constexpr int SumStep = Family::SumsOfWholeRows ? 2 : 1;                  // as elements of a sum of products
     static constexpr int KPitch = TENSOR_PITCH(Dk), VPitch = TENSOR_PITCH(Dv); // bytes
-    static_assert(Dk % 16 == 0 && Dv % 32 == 0 && (Keys == 32 || Keys == 64), "what the loops below assume");
+    static_assert(Dk % 16 == 0 && DkOfWarp % 8 == 0 && DvOfWarp % 32 == 0 && Warps % Split == 0 && (Keys == 32 || Keys == 64),
+                  "what the loops below assume");
     static_assert(!Family::Asynchronous || !OneBuffer, "V is on its way while K is read");
 
     struct shared {
@@ -60,15 +64,16 @@ struct tensor_forward {
         float *rounded;             // [2 Blocks][thread] sums of P as rounded, unless in registers
         float *scratch;             // [2][32] of this warp; only for All
         char *q, *k, *v;
+        float *parts;           // [team][part][of eight keys][lane][4] S of parts of the head size, where warps share rows
         int64_t *offset;        // [row], at the end in place of q, k and v: where O goes
         float *factor, *output; // [row]; [16][TENSOR_OUTPUT_PITCH] of this warp
     };
 
     struct state {
-        float o[Blocks][Dv / 16][8];
+        float o[Blocks][DvOfWarp / 16][8];
         // Of rows sum_row(0) and sum_row(2): the maximum, as an exponent of two; sums of this lane's keys.
         float m[Blocks][2], l[Blocks][2], rounded[SumsInRegisters ? Blocks : 1][2 * SumStep];
-        uint4 q[QInRegisters ? Blocks : 1][QInRegisters ? Dk / 8 : 1];
+        uint4 q[QInRegisters ? Blocks : 1][QInRegisters ? DkOfWarp / 8 : 1];
         typename Family::places at;
     };
 
@@ -76,9 +81,13 @@ struct tensor_forward {
         static constexpr int Columns = D / 8, Count = (Keys * Columns + Threads - 1) / Threads;
         uint4 word[Count];
     };
+    static constexpr int RowThreads = Threads / Keys; // that share a long row
+    static_assert(Split == 1 || (Dk % (8 * RowThreads) == 0 && Dv % (8 * RowThreads) == 0), "no words are left");
 
     DEVICE int lane() { return lane_index(); }
     DEVICE int warp() { return int(thread_index()) >> 5; }
+    DEVICE int team() { return warp() / Split; } // of warps that share rows
+    DEVICE int part() { return warp() % Split; }
     DEVICE int sum_row(int i) { return Family::sum_row(i); }
     DEVICE int sum_key(int i) { return Family::sum_key(i); }
     // Element j of the four of a row of a sum.
@@ -106,6 +115,7 @@ struct tensor_forward {
         t.q = reinterpret_cast<char *>(free) + (All ? TENSOR_SCRATCH * Warps : 0);
         t.k = t.q + (QInRegisters ? 0 : Rows * KPitch);
         t.v = OneBuffer ? t.k : t.k + Keys * KPitch;
+        t.parts = reinterpret_cast<float *>(t.v + Keys * (OneBuffer ? TENSOR_LARGER(KPitch, VPitch) : VPitch)) + 4 * lane();
         t.offset = reinterpret_cast<int64_t *>(t.q);
         t.factor = reinterpret_cast<float *>(t.offset + Rows);
         t.output = t.factor + Rows + 16 * TENSOR_OUTPUT_PITCH * warp();
@@ -153,11 +163,32 @@ struct tensor_forward {
         return job.page_size ? place[row] : head + 2 * (key + row) * view.stride[2];
     }
 
+    // Long rows: all that a thread has is of one row, whose address is found once.
+    template <int D>
+    DEVICE void fetch_of_row(const attn_job &job, const attn_view &view, const char *head, const char *const *place, int n,
+                             const block_of_rows &w, int key, strip<D> &to)
+    {
+        const int row = int(thread_index()) / RowThreads, column = int(thread_index()) % RowThreads * 8;
+        const int count = is_needed(w, key + row) ? n - column : 0;
+        const char *from = row_address(job, view, head, place, key, row) + 2 * column;
+#pragma unroll
+        for (int i = 0; i < strip<D>::Count; i++)
+            to.word[i] = load_if(8 * RowThreads * i < count, from + 16 * RowThreads * i);
+    }
+
+    template <int D> DEVICE void put_of_row(const strip<D> &from, char *to)
+    {
+        to += int(thread_index()) / RowThreads * TENSOR_PITCH(D) + int(thread_index()) % RowThreads * 16;
+#pragma unroll
+        for (int i = 0; i < strip<D>::Count; i++) store_vector(to + 16 * RowThreads * i, from.word[i]);
+    }
+
     // A thread's share of a step's K or V: eight halves at a time, through registers.
     template <int D>
     DEVICE void fetch(const attn_job &job, const attn_view &view, const char *head, const char *const *place, int n,
                       const block_of_rows &w, int key, strip<D> &to)
     {
+        if (Split > 1) return fetch_of_row(job, view, head, place, n, w, key, to);
 #pragma unroll
         for (int i = 0; i < strip<D>::Count; i++) {
             const int c = int(thread_index()) + i * Threads, row = c / strip<D>::Columns,
@@ -169,6 +200,7 @@ struct tensor_forward {
 
     template <int D> DEVICE void put(const strip<D> &from, char *to)
     {
+        if (Split > 1) return put_of_row(from, to);
 #pragma unroll
         for (int i = 0; i < strip<D>::Count; i++) {
             const int c = int(thread_index()) + i * Threads;
@@ -276,9 +308,10 @@ struct tensor_forward {
 #pragma unroll
             for (int m = 0; m < Blocks; m++)
 #pragma unroll
-                for (int k = 0; k < Dk / 8; k++)
+                for (int k = 0; k < DkOfWarp / 8; k++)
                     x.q[QInRegisters ? m : 0][QInRegisters ? k : 0] =
-                        load_query(job, w, eightfold, 16 * (Blocks * warp() + m) + Family::operand_row(), 8 * k);
+                        load_query(job, w, eightfold, 16 * (Blocks * team() + m) + Family::operand_row(),
+                                   DkOfWarp * part() + 8 * k);
         } else if (Family::Asynchronous && eightfold) {
 #pragma unroll 1
             for (int c = int(thread_index()); c < Rows * (Dk / 8); c += Threads) {
@@ -308,6 +341,38 @@ struct tensor_forward {
 
     // ---- a step ---------------------------------------------------------------------------------------------------
 
+    DEVICE float *parts_of(const shared &t, int part, int eight)
+    {
+        return t.parts + ((team() * Split + part) * (Blocks * Keys / 8) + eight) * 128;
+    }
+
+    DEVICE void put_part(const shared &t, const float (&s)[Blocks][Keys / 16][8])
+    {
+#pragma unroll
+        for (int c = 0; c < Blocks * Keys / 8; c++) {
+            const float(&x)[8] = s[c / (Keys / 8)][c % (Keys / 8) / 2];
+            store_vector(parts_of(t, part(), c), float4{x[c % 2 * 4], x[c % 2 * 4 + 1], x[c % 2 * 4 + 2], x[c % 2 * 4 + 3]});
+        }
+    }
+
+    // In the same order for all who share a row, so that they have the same S, m and P.
+    DEVICE void add_parts(const shared &t, float (&s)[Blocks][Keys / 16][8])
+    {
+#pragma unroll
+        for (int c = 0; c < Blocks * Keys / 8; c++) {
+            float part[Split][4];
+#pragma unroll
+            for (int n = 0; n < Split; n++) load_four_floats(parts_of(t, n, c), part[n]);
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float &sum = s[c / (Keys / 8)][c % (Keys / 8) / 2][c % 2 * 4 + e];
+                sum = part[0][e];
+#pragma unroll
+                for (int n = 1; n < Split; n++) sum += part[n][e];
+            }
+        }
+    }
+
     DEVICE void mask_scores(const shared &t, int key, float (&s)[Blocks][Keys / 16][8])
     {
         // model: rare
@@ -315,7 +380,7 @@ struct tensor_forward {
         for (int m = 0; m < Blocks; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int r = 16 * (Blocks * warp() + m) + sum_row(2 * half), first = t.first[r], end = t.end[r];
+                const int r = 16 * (Blocks * team() + m) + sum_row(2 * half), first = t.first[r], end = t.end[r];
 #pragma unroll
                 for (int n = 0; n < Keys / 16; n++)
 #pragma unroll
@@ -348,7 +413,7 @@ struct tensor_forward {
                     for (int i = 0; i < 2; i++) mine[32 * i] = s[c / PartsOfRow][c % PartsOfRow / 4][c % 4 * 2 + i];
 #pragma unroll 1
             for (int i = 0; i < 2; i++) {
-                const int e = b % 4 * 2 + i, r = 16 * (Blocks * warp() + b / PartsOfRow) + sum_row(e),
+                const int e = b % 4 * 2 + i, r = 16 * (Blocks * team() + b / PartsOfRow) + sum_row(e),
                           at = key + 16 * (b % PartsOfRow / 4) + sum_key(e);
                 if (at < t.first[r] || at >= t.end[r]) continue; // bias may have no such element
                 mine[32 * i] = finish_score(job, w, w.row + r, at, mine[32 * i] * job.scale);
@@ -469,7 +534,7 @@ struct tensor_forward {
 #pragma unroll
             for (int half = 0; half < 2; half++) x.m[m][half] = -TENSOR_LARGEST, x.l[m][half] = rounded_sum(t, x, m, half) = 0;
 #pragma unroll
-            for (int d = 0; d < Dv / 16; d++)
+            for (int d = 0; d < DvOfWarp / 16; d++)
 #pragma unroll
                 for (int i = 0; i < 8; i++) x.o[m][d][i] = 0;
         }
@@ -490,8 +555,8 @@ struct tensor_forward {
                 sums[r] = x.m[m][half], sums[Own + r] = l, sums[2 * Own + r] = rounded;
             }
         warp_barrier(); // sums are written
-        const int r = Own * warp() + lane();
-        if (lane() >= Own || r >= w.rows) return;
+        const int r = Own * team() + lane();
+        if (lane() >= Own || (Split > 1 && part() != 0) || r >= w.rows) return;
         const float l = sums[Own + lane()], rounded = sums[2 * Own + lane()];
         float factor;
         close_row(p, w, r, l == 0 ? -INFINITY : sums[lane()] * unit, l, t.offset + r, &factor);
@@ -507,15 +572,15 @@ struct tensor_forward {
         for (int m = 0; m < Blocks; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int r = 16 * (Blocks * warp() + m) + sum_row(2 * half);
+                const int r = 16 * (Blocks * team() + m) + sum_row(2 * half);
                 if (r >= w.rows) continue;
                 const float factor = t.factor[r];
-                char *row = job.out.data + 2 * (t.offset[r] + Family::output_column(0));
+                char *row = job.out.data + 2 * (t.offset[r] + DvOfWarp * part() + Family::output_column(0));
 #pragma unroll
-                for (int i = 0; i < Dv / 8; i++) {
+                for (int i = 0; i < DvOfWarp / 8; i++) {
                     const float(&o)[8] = x.o[m][i / 2];
                     const int e = 2 * half + 4 * (i & 1);
-                    if (8 * i < dv)
+                    if (DvOfWarp * part() + 8 * i < dv)
                         store_vector(row + 16 * i, Family::pack(final_value(o[e], factor), final_value(o[e + 1], factor)));
                 }
             }
@@ -523,22 +588,23 @@ struct tensor_forward {
 
     DEVICE void store_rows(const attn_simt_forward &p, const block_of_rows &w, const shared &t, state &x, float unit)
     {
-        const int dv = int(p.job.head_dim_v), warp_row = 16 * Blocks * warp();
+        const int dv = int(p.job.head_dim_v), warp_row = 16 * Blocks * team();
         block_barrier(); // Q, K and V are used up
         close_rows(p, w, t, x, unit);
-        warp_barrier(); // factors are written
+        if (Split > 1) block_barrier(); // offsets and factors are complete
+        else warp_barrier();
         if constexpr (Family::StoresPairs)
             if (w.pieces == 1 && w.out_kind == Family::OutKind && (dv & 7) == 0) return store_pairs(p.job, w, t, x);
 #pragma unroll 1
-        for (int c = 0; c < Blocks * (Dv / 32); c++) {
-            const int m = c / (Dv / 32), d = c % (Dv / 32);
+        for (int c = 0; c < Blocks * (DvOfWarp / 32); c++) {
+            const int m = c / (DvOfWarp / 32), d = DvOfWarp / 32 * part() + c % (DvOfWarp / 32);
             warp_barrier(); // the chunk before is used up
 #pragma unroll
-            for (int b = 0; b < Blocks * (Dv / 32); b++)
+            for (int b = 0; b < Blocks * (DvOfWarp / 32); b++)
                 if (b == c)
 #pragma unroll
                     for (int i = 0; i < 16; i++)
-                        t.output[sum_row(i & 7) * TENSOR_OUTPUT_PITCH + Family::output_column(i)] = x.o[b / (Dv / 32)][b % (Dv / 32) * 2 + i / 8][i & 7];
+                        t.output[sum_row(i & 7) * TENSOR_OUTPUT_PITCH + Family::output_column(i)] = x.o[b / (DvOfWarp / 32)][b % (DvOfWarp / 32) * 2 + i / 8][i & 7];
             warp_barrier();
 #pragma unroll 1
             for (int i = 0; i < 4; i++) {
@@ -596,13 +662,17 @@ struct tensor_forward {
                     put(next, t.k);
                     fetch(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, values);
                 } else {
+                    // model: rare
                     copy_halves<Dk>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, t.k);
+                    // model: end
                 }
                 place_keys(job, w, t, key + Keys);
                 block_barrier(); // K and the next places are complete
             }
             Family::template multiply_scores<tensor_forward>(t, x, s);
-            if (OneBuffer) block_barrier(); // K is used up
+            if (Split > 1) put_part(t, s);
+            if (OneBuffer || Split > 1) block_barrier(); // K is used up; parts of S are complete
+            if (Split > 1) add_parts(t, s);
             if (has_more) finish_scores(job, w, t, key, s);
             if (Family::Asynchronous ? last_first > key || first_end < key + Keys
                                      : int(w.last_first) > key || int(w.first_end) < key + Keys)
@@ -620,7 +690,9 @@ struct tensor_forward {
                     put(values, t.v);
                     fetch(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, next);
                 } else {
+                    // model: rare
                     copy_halves<Dv>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, t.v);
+                    // model: end
                 }
                 Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
                 block_barrier(); // V is complete

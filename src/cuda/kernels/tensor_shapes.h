@@ -19,7 +19,8 @@
   X(sm70_forward_256, 192, 192, 32, 1, 8, 0, 0, 1) \
   X(sm70_forward_256, 256, 256, 32, 1, 8, 0, 1, 1) \
   X(sm70_forward_256, 320, 256, 32, 1, 6, 0, 1, 1)
-#define SM70_SHAPES(X) SM70_SHAPES_64(X) SM70_SHAPES_128(X) SM70_SHAPES_256(X)
+#define SM70_SHAPES_512(X) X(sm70_forward_512, 576, 512, 32, 1, 8, 0, 1, 1)
+#define SM70_SHAPES(X) SM70_SHAPES_64(X) SM70_SHAPES_128(X) SM70_SHAPES_256(X) SM70_SHAPES_512(X)
 
 #define SM80_SHAPES_64(X)                       \
   X(sm80_forward_64, 32, 32, 64, 2, 4, 0, 0, 2) \
@@ -38,15 +39,19 @@
 #define TENSOR_OUTPUT_PITCH 36         /* floats */
 #define TENSOR_SCRATCH 256             /* bytes a warp, of the body with everything */
 
-#define TENSOR_ROWS(blocks, warps) (16 * (blocks) * (warps))
+#define TENSOR_SPLIT(dv) ((dv) > 256 ? 4 : 1) /* warps that share rows: O of 16 rows is dv / 2 registers of one */
+#define TENSOR_ROWS(dv, blocks, warps) (16 * (blocks) * (warps) / TENSOR_SPLIT(dv))
 #define TENSOR_LARGER(a, b) ((a) > (b) ? (a) : (b))
-#define TENSOR_TILES(dk, dv, keys, blocks, warps, q_in_registers, one_buffer) \
-  (((q_in_registers) ? 0 : TENSOR_ROWS(blocks, warps) * TENSOR_PITCH(dk)) +   \
-   ((one_buffer) ? (keys)*TENSOR_PITCH(TENSOR_LARGER(dk, dv)) : (keys) * (TENSOR_PITCH(dk) + TENSOR_PITCH(dv))))
-#define TENSOR_END(blocks, warps) (TENSOR_ROWS(blocks, warps) * 12 + (warps)*16 * TENSOR_OUTPUT_PITCH * 4)
-#define TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all)                \
-  (SIMT_BLOCK_BYTES + (keys)*32 + 16 + TENSOR_ROWS(blocks, warps) * 8 + 256 * (blocks) * (warps) + \
-   ((all) ? TENSOR_SCRATCH * (warps) : 0) +                                                        \
-   TENSOR_LARGER(TENSOR_TILES(dk, dv, keys, blocks, warps, q_in_registers, one_buffer), TENSOR_END(blocks, warps)))
+/* Q, K and V, and parts of S where warps share rows. */
+#define TENSOR_TILES(dk, dv, keys, blocks, warps, q_in_registers, one_buffer)                                     \
+  (((q_in_registers) ? 0 : TENSOR_ROWS(dv, blocks, warps) * TENSOR_PITCH(dk)) +                                   \
+   ((one_buffer) ? (keys)*TENSOR_PITCH(TENSOR_LARGER(dk, dv)) : (keys) * (TENSOR_PITCH(dk) + TENSOR_PITCH(dv))) + \
+   (TENSOR_SPLIT(dv) > 1 ? 16 * (blocks) * (warps) * (keys)*4 : 0))
+#define TENSOR_END(dv, blocks, warps) (TENSOR_ROWS(dv, blocks, warps) * 12 + (warps)*16 * TENSOR_OUTPUT_PITCH * 4)
+#define TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all)                    \
+  (SIMT_BLOCK_BYTES + (keys)*32 + 16 + TENSOR_ROWS(dv, blocks, warps) * 8 + 256 * (blocks) * (warps) + \
+   ((all) ? TENSOR_SCRATCH * (warps) : 0) +                                                            \
+   TENSOR_LARGER(TENSOR_TILES(dk, dv, keys, blocks, warps, q_in_registers, one_buffer),                \
+                 TENSOR_END(dv, blocks, warps)))
 
 #endif
