@@ -70,12 +70,13 @@ static void note_kernel(struct suite_check *check, const char *kernel)
         }
 }
 
-/* The family that serves a problem on a target: tensor cores take one type and its head sizes, all else is simt's. */
+/* The family that serves a problem on a target: tensor cores take two types and some head sizes, all else is simt's. */
 static const char *family_of(const struct suite_target *target, const attn_problem *p)
 {
     if (strcmp(target->isa, "sm70") || !p) return target->isa;
-    int f16 = p->q.dtype == ATTN_F16 && p->k.dtype == ATTN_F16 && p->v.dtype == ATTN_F16;
-    return f16 && p->q.shape[3] <= 320 && p->v.shape[3] <= 256 ? "sm70" : "simt";
+    int32_t type = p->q.dtype;
+    int taken = (type == ATTN_F16 || type == ATTN_BF16) && p->k.dtype == type && p->v.dtype == type;
+    return taken && p->q.shape[3] <= 320 && p->v.shape[3] <= 256 ? "sm70" : "simt";
 }
 
 int suite_expect_plan(struct suite_check *check, const char *op, const attn_problem *p, const attn_plan *plan)

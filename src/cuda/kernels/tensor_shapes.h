@@ -24,6 +24,7 @@
 #define TENSOR_PITCH(d) (2 * (d) + 16) /* bytes from row to row in shared memory */
 #define TENSOR_OUTPUT_PITCH 36         /* floats */
 #define TENSOR_SCRATCH 256             /* bytes a warp, of the body with everything */
+#define TENSOR_BF16_BYTES 128          /* what kernels with scaled halves have besides */
 
 #define TENSOR_ROWS(blocks, warps) (16 * (blocks) * (warps))
 #define TENSOR_LARGER(a, b) ((a) > (b) ? (a) : (b))
