@@ -13,6 +13,9 @@ struct range {
     const char *name;
     float q, k, v, scale;                        /* amounts */
     void (*edit)(int64_t j, float *k, float *v); /* of key j; or NULL */
+    int splits, layout, all_see_all;             /* no causal mask: a masked infinity may become NaN */
+    float softcap;
+    float first_query; /* what the first number of each query becomes, if not 0 */
 };
 
 static void multiply(float *x, float factor)
@@ -87,32 +90,44 @@ static void small_one_rules(int64_t j, float *k, float *v)
     if (!j) multiply(v, 1e-13f);
 }
 
+static void first_number_is_zero(int64_t j, float *k, float *v)
+{
+    (void)j, (void)v;
+    k[0] = 0;
+}
+
 static void infinite_value(int64_t j, float *k, float *v)
 {
     (void)k;
     if (j == 77) v[5] = INFINITY;
-    if (j == 20) v[9] = -INFINITY;
 }
 
 static const struct range ranges[] = {
-    {"v-1e30", 1, 1, 1e30f, 0, NULL},
-    {"v-1e-30", 1, 1, 1e-30f, 0, NULL},
-    {"v-subnormal", 1, 1, 1e-39f, 0, NULL},
-    {"q-1e30-k-1e-30", 1e30f, 1e-30f, 1, 0, NULL},
-    {"q-1e-30-k-1e30", 1e-30f, 1e30f, 1, 0, NULL},
-    {"q-k-1e-30", 1e-30f, 1e-30f, 1, 0, NULL},
-    {"q-1e3-k-1e3", 1e3f, 1e3f, 1, 0, NULL},
-    {"scale-1e-20", 1e10f, 1e10f, 1e10f, 1e-20f, NULL},
-    {"values-grow", 1, 1, 1, 0, values_grow},
-    {"values-of-all-sizes", 1, 1, 1, 0, values_of_all_sizes},
-    {"first-values-are-zero", 1, 1, 1, 0, first_values_are_zero},
-    {"no-values", 1, 1, 1, 0, no_values},
-    {"keys-grow", 1e-5f, 1, 1, 0, keys_grow},
-    {"one-key-grows", 1e-4f, 1, 1, 0, one_key_grows},
-    {"zero-rules", 0, 1, 1, 1, zero_rules},
-    {"zero-rules-by-far", 0, 1, 1, 1, zero_rules_by_far},
-    {"small-one-rules", 0, 1, 1, 1, small_one_rules},
-    {"infinite-value", 1, 1, 1, 0, infinite_value},
+    {.name = "v-1e30", .q = 1, .k = 1, .v = 1e30f},
+    {.name = "v-1e-30", .q = 1, .k = 1, .v = 1e-30f},
+    {.name = "v-subnormal", .q = 1, .k = 1, .v = 1e-39f},
+    {.name = "q-1e30-k-1e-30", .q = 1e30f, .k = 1e-30f, .v = 1},
+    {.name = "q-1e-30-k-1e30", .q = 1e-30f, .k = 1e30f, .v = 1},
+    {.name = "q-k-1e-30", .q = 1e-30f, .k = 1e-30f, .v = 1},
+    {.name = "q-1e3-k-1e3", .q = 1e3f, .k = 1e3f, .v = 1},
+    {.name = "scale-1e-20", .q = 1e10f, .k = 1e10f, .v = 1e10f, .scale = 1e-20f},
+    {.name = "values-grow", .q = 1, .k = 1, .v = 1, .edit = values_grow},
+    {.name = "values-of-all-sizes", .q = 1, .k = 1, .v = 1, .edit = values_of_all_sizes},
+    {.name = "first-values-are-zero", .q = 1, .k = 1, .v = 1, .edit = first_values_are_zero},
+    {.name = "no-values", .q = 1, .k = 1, .v = 1, .edit = no_values},
+    {.name = "keys-grow", .q = 1e-5f, .k = 1, .v = 1, .edit = keys_grow},
+    {.name = "one-key-grows", .q = 1e-4f, .k = 1, .v = 1, .edit = one_key_grows},
+    {.name = "zero-rules", .q = 0, .k = 1, .v = 1, .scale = 1, .edit = zero_rules},
+    {.name = "zero-rules-by-far", .q = 0, .k = 1, .v = 1, .scale = 1, .edit = zero_rules_by_far},
+    {.name = "small-one-rules", .q = 0, .k = 1, .v = 1, .scale = 1, .edit = small_one_rules},
+    {.name = "infinite-value", .q = 1, .k = 1, .v = 1, .edit = infinite_value, .all_see_all = 1},
+    {.name = "values-grow-in-pieces", .q = 1, .k = 1, .v = 1, .edit = values_grow, .splits = 3},
+    {.name = "values-grow-unaligned", .q = 1, .k = 1, .v = 1, .edit = values_grow, .layout = LAYOUT_HOSTILE},
+    {.name = "values-grow-softcap", .q = 1, .k = 1, .v = 1, .edit = values_grow, .softcap = 3},
+    {.name = "keys-grow-unaligned", .q = 1e-5f, .k = 1, .v = 1, .edit = keys_grow, .layout = LAYOUT_HOSTILE},
+    {.name = "keys-grow-softcap", .q = 1e-5f, .k = 1, .v = 1, .edit = keys_grow, .softcap = 3},
+    {.name = "zero-rules-in-pieces", .q = 0, .k = 1, .v = 1, .scale = 1, .edit = zero_rules_by_far, .splits = 3},
+    {.name = "queries-of-two-sizes", .q = 1e-3f, .k = 1e3f, .v = 1, .edit = first_number_is_zero, .first_query = 1e8f},
 };
 enum { RANGES = sizeof ranges / sizeof *ranges };
 
@@ -124,13 +139,13 @@ static struct suite_case case_of(const struct range *r)
                            .out_type = ATTN_BF16,
                            .hq = 2,
                            .hkv = 1,
-                           .sq = 40,
+                           .sq = KEYS,
                            .sk = KEYS,
                            .d = COLUMNS,
-                           .mask = ATTN_CAUSAL};
+                           .mask = r->all_see_all ? 0 : ATTN_CAUSAL};
     c.fill_q.amount = r->q, c.fill_k.amount = r->k, c.fill_v.amount = r->v;
     if (r->q == 0) c.fill_q.kind = FILL_CONSTANT, c.fill_q.amount = 1;
-    c.scale = r->scale;
+    c.scale = r->scale, c.softcap = r->softcap, c.num_splits = r->splits, c.layout = r->layout;
     suite_settle(&c);
     return c;
 }
@@ -147,7 +162,18 @@ static void edit_keys(struct suite_built *t, const struct range *r)
         suite_read_row(t, &t->k, 0, 0, j, k);
         suite_read_row(t, &t->v, 0, 0, j, v);
     }
-    t->input_hash = suite_inputs_hash(t);
+}
+
+static void edit_queries(struct suite_built *t, float first)
+{
+    double *q = t->sequence[0].q;
+    float query[COLUMNS];
+    for (int64_t row = 0; row < t->c.hq * t->c.sq; row++, q += COLUMNS) {
+        for (int d = 0; d < COLUMNS; d++) query[d] = (float)q[d];
+        query[0] = first;
+        suite_write_row(t, &t->q, 0, row / t->c.sq, row % t->c.sq, query);
+        suite_read_row(t, &t->q, 0, row / t->c.sq, row % t->c.sq, q);
+    }
 }
 
 static void judge_range(struct suite_check *check, const void *arg)
@@ -159,6 +185,8 @@ static void judge_range(struct suite_check *check, const void *arg)
     struct suite_result naive = {0}, x = {0};
     if (!suite_expect(check, !suite_build(&t, &c), "no memory")) return;
     if (r->edit) edit_keys(&t, r);
+    if (r->first_query != 0) edit_queries(&t, r->first_query);
+    t.input_hash = suite_inputs_hash(&t);
     if (suite_expect(check, !suite_truth_compute(&truth, &t) && !suite_naive_compute(&naive, &t), "no memory") &&
         suite_forward(check, &t, NULL, &x))
         suite_judge(check, &t, &truth, &naive, &x);
