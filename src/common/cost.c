@@ -24,6 +24,8 @@ static const struct {
 } families[] = {
     {"simt", 0.46, 0},    /* 30 of 64 TFLOP/s on an H200 */
     {"sm70", 0.30, 1024}, /* 8 tensor cores of 64 multiply-adds; the share is assumed: no V100 has run it */
+    {"sm80", 0.50,
+     1024}, /* of sm_86 and later; an A100 has twice, an H100 four times as much, and is the faster side anyway */
 };
 
 /* Float32 lanes of a multiprocessor, from a compute capability on (CUDA C Programming Guide, arithmetic throughput). */
@@ -178,7 +180,7 @@ static double gpu_rate(const attn_gpu_rates *gpu)
     for (size_t n = 0; n < sizeof families / sizeof *families; n++) {
         if (strcmp(families[n].family, gpu->family) != 0) continue;
         const double tensor = families[n].cycle_flops;
-        if (tensor > 0 && !volta) return busy * clock * plain * gpu_emulated_share;
+        if (strcmp(gpu->family, "sm70") == 0 && !volta) return busy * clock * plain * gpu_emulated_share;
         return busy * clock * (tensor > 0 ? tensor : plain) * families[n].share;
     }
     return 0;

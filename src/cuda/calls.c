@@ -13,8 +13,7 @@ static attn_status check_workspace(const void *pointer, int32_t ordinal)
     attn_cuda_kind kind;
     int32_t owner;
     ATTN_TRY(attn_cuda_locate(pointer, &kind, &owner));
-    if (kind == ATTN_CUDA_HOST)
-        return attn_fail(ATTN_INVALID_ARGUMENT, "exec.workspace: host memory, but GPU %d computes", ordinal);
+    if (owner < 0) return attn_fail(ATTN_INVALID_ARGUMENT, "exec.workspace: host memory, but GPU %d computes", ordinal);
     if (kind == ATTN_CUDA_DEVICE && owner != ordinal)
         return attn_fail(ATTN_INVALID_ARGUMENT, "exec.workspace: memory of GPU %d, but GPU %d computes", owner,
                          ordinal);
@@ -55,8 +54,8 @@ static attn_status run_with_cache(const attn_cuda_staging *s, size_t bytes, attn
 }
 
 /* One piece of memory: copies, and behind them the workspace that the caller may not have given. */
-static attn_status run_staged(attn_cuda_staging *s, size_t bytes, size_t workspace_bytes, void *workspace,
-                              attn_cuda_body *body, void *arg)
+static attn_status run_on_copies(attn_cuda_staging *s, size_t bytes, size_t workspace_bytes, void *workspace,
+                                 attn_cuda_body *body, void *arg)
 {
     attn_cuda_workspace *memory;
     if (bytes + workspace_bytes < bytes) return attn_fail(ATTN_OUT_OF_MEMORY, "no GPU has memory for host tensors");
@@ -68,7 +67,16 @@ static attn_status run_staged(attn_cuda_staging *s, size_t bytes, size_t workspa
     if (status == ATTN_OK) status = attn_cuda_late(attn_cuda_staging_download(s));
     if (status != ATTN_OK) s->device->driver->stream_synchronize(s->stream); /* copies may be on their way */
     attn_cuda_workspace_give(s->ctx, memory);
-    attn_context_release(s->ctx, s->bounce);
+    return status;
+}
+
+static attn_status run_staged(attn_cuda_staging *s, size_t workspace_bytes, void *workspace, attn_cuda_body *body,
+                              void *arg)
+{
+    size_t bytes;
+    attn_status status = attn_cuda_staging_layout(s, &bytes);
+    if (status == ATTN_OK) status = run_on_copies(s, bytes, workspace_bytes, workspace, body, arg);
+    attn_cuda_ring_give(s->ctx, s->ring);
     return status;
 }
 
@@ -78,13 +86,12 @@ static attn_status run(attn_cuda_staging *s, const attn_plan *plan, const attn_e
     const bool wait = exec->flags & ATTN_EXEC_WAIT;
     void *workspace = plan->workspace_bytes ? exec->workspace : NULL;
     const char *first;
-    size_t bytes;
     ATTN_TRY(attn_cuda_check_stream(s->device, s->stream));
     if (workspace) ATTN_TRY(check_workspace(workspace, s->device->ordinal));
-    ATTN_TRY(attn_cuda_staging_measure(s, &bytes, &first));
+    ATTN_TRY(attn_cuda_staging_find(s, &first));
     if (first) {
         ATTN_TRY(refuse_capture(s, 0, first));
-        return run_staged(s, bytes, workspace ? 0 : plan->workspace_bytes, workspace, body, arg);
+        return run_staged(s, workspace ? 0 : plan->workspace_bytes, workspace, body, arg);
     }
     if (workspace || !plan->workspace_bytes) return compute(s, body, arg, workspace, wait);
     return run_with_cache(s, plan->workspace_bytes, body, arg, wait);

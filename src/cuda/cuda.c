@@ -47,6 +47,7 @@ void attn_cuda_state_free(attn_context *ctx)
     for (int32_t n = 0; n < ATTN_CUDA_MAX_DEVICES; n++) {
         if (!(state->used >> n & 1) || attn_cuda_find(n, &d) != ATTN_OK || attn_cuda_enter(d) != ATTN_OK) continue;
         attn_cuda_workspace_trim(ctx, d);
+        attn_cuda_ring_trim(ctx, d);
         attn_cuda_leave(d, ATTN_OK);
     }
     /* Of a GPU that could not be entered any more only our notes are left to release. */
@@ -54,6 +55,11 @@ void attn_cuda_state_free(attn_context *ctx)
         next = w->next;
         attn_log(ctx, 0, "GPU %d: a workspace is not freed", w->device->ordinal);
         attn_context_release(ctx, w);
+    }
+    for (attn_cuda_ring *r = state->rings, *next; r; r = next) {
+        next = r->next;
+        attn_log(ctx, 0, "GPU %d: host memory for copies is not freed", r->device->ordinal);
+        attn_context_release(ctx, r);
     }
     for (attn_cuda_allocation *a = state->allocations, *next; a; a = next) {
         next = a->next;

@@ -10,31 +10,51 @@ enum { VOLTA_SHARED_BYTES = 98304 }; /* that a block of sm_70 may have */
  * a block of few rows is for problems of few rows. */
 #define SIMT_SHARED(rows) \
   (((rows) + SIMT_KEYS) * SIMT_STRIDE * 4 + (rows)*3 * 8 + SIMT_KEYS * 2 * (8 + 4) + SIMT_BLOCK_BYTES)
-#define SIMT(name, columns, rows, most_rows)                                         \
-  {"simt",  "forward_simt", "simt_forward", "simt_forward_" name, ATTN_MAX_HEAD_DIM, \
-   columns, rows,           most_rows,      SIMT_THREADS,         SIMT_SHARED(rows), \
-   true,    ANY_TYPE,       false},
+#define SIMT(name, columns, rows, most_rows) \
+  {"simt",                                   \
+   "forward_simt",                           \
+   "simt_forward",                           \
+   "simt_forward_" name,                     \
+   ATTN_MAX_HEAD_DIM,                        \
+   columns,                                  \
+   rows,                                     \
+   most_rows,                                \
+   SIMT_THREADS,                             \
+   SIMT_SHARED(rows),                        \
+   true,                                     \
+   0,                                        \
+   false},
 
-/* sm70: a body for masks, then one for everything. */
-#define SM70_BODY(module, dk, dv, blocks, warps, shared_bytes, name, everything, type, has_doubts)                 \
-  {"sm70", "forward_sm70_d" name, module,       "sm70_forward_" name, dk,   dv,        TENSOR_ROWS(blocks, warps), \
-   0,      32 * (warps),          shared_bytes, everything,           type, has_doubts},
-#define SM70(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                           \
-  SM70_BODY(#module, dk, dv, blocks, warps, TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 0), \
-            #dk "_" #dv, false, ATTN_F16, false)                                                                       \
-  SM70_BODY(#module, dk, dv, blocks, warps, TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1), \
-            #dk "_" #dv "_all", true, ATTN_F16, false)
-#define SM70_BF16(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)          \
-  SM70_BODY(#module "_bf16", dk, dv, blocks, warps,                                                        \
-            TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 0) + TENSOR_BF16_BYTES, \
-            #dk "_" #dv "_bf16", false, ATTN_BF16, true)                                                   \
-  SM70_BODY(#module "_bf16", dk, dv, blocks, warps,                                                        \
-            TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1) + TENSOR_BF16_BYTES, \
-            #dk "_" #dv "_bf16_all", true, ATTN_BF16, true)
+/* Tensor cores: a body for masks, then one for everything. */
+#define TENSOR(family, module, suffix, dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)   \
+  TENSOR_BODY(family, module, suffix, dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 0) \
+  TENSOR_BODY(family, module, suffix "_all", dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1)
+#define TENSOR_BODY(family, module, suffix, dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer,  \
+                    all)                                                                                             \
+  {#family,                                                                                                          \
+   "forward_" #family "_d" #dk "_" #dv suffix,                                                                       \
+   #module,                                                                                                          \
+   #family "_forward_" #dk "_" #dv suffix,                                                                           \
+   dk,                                                                                                               \
+   dv,                                                                                                               \
+   TENSOR_ROWS(blocks, warps),                                                                                       \
+   0,                                                                                                                \
+   32 * (warps),                                                                                                     \
+   TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all) + ((scaled) ? TENSOR_BF16_BYTES : 0), \
+   all,                                                                                                              \
+   dtype,                                                                                                            \
+   scaled},
+#define SM70(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm) \
+  TENSOR(sm70, module, "", ATTN_F16, false, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)
+#define SM70_BF16(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm) \
+  TENSOR(sm70, module##_bf16, "_bf16", ATTN_BF16, true, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)
+#define SM80(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)             \
+  TENSOR(sm80, module, "_f16", ATTN_F16, false, dk, dv, keys, blocks, warps, q_in_registers, one_buffer) \
+  TENSOR(sm80, module, "_bf16", ATTN_BF16, false, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)
 
 static const attn_forward_kernel kernels[] = {
-    SM70_SHAPES(SM70) SM70_SHAPES(SM70_BF16) SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16) SIMT("64", 64, 128, 0)
-        SIMT("128", 128, 128, 0) SIMT("256", 256, 64, 0) SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
+    SM70_SHAPES(SM70) SM70_SHAPES(SM70_BF16) SM80_SHAPES(SM80) SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16)
+        SIMT("64", 64, 128, 0) SIMT("128", 128, 128, 0) SIMT("256", 256, 64, 0) SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
 #define FITS_VOLTA(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                 \
@@ -64,34 +84,53 @@ static bool has_more_than_masks(const attn_job *job)
     return job->scale < 0 || job->softcap > 0 || job->bias.data || job->alibi || job->has_dropout;
 }
 
-/* Why the sm70 kernels do not serve a problem, whatever its head sizes; NULL: they do. */
-static const char *not_for_sm70(const attn_job *job)
+/* Families by the GPUs that they are made for: compute capabilities from, and below. */
+typedef struct family {
+    const char *name;
+    int32_t from, below;
+    const char *what;
+} family;
+static const family families[] = {
+    {"sm70", 70, 75, "the tensor cores of sm_70"},
+    {"sm80", 80, INT32_MAX, "tensor cores by mma.m16n8k16"},
+    {"simt", 0, INT32_MAX, "float32 multiply-adds, which serve everything"},
+};
+
+static const family *family_of(const attn_forward_kernel *k)
+{
+    const family *f = families;
+    while (strcmp(f->name, k->family) != 0) f++;
+    return f;
+}
+
+static bool is_tensor(const attn_forward_kernel *k) { return strcmp(k->family, "simt") != 0; }
+
+/* Why a kernel on tensor cores does not serve a problem, whatever its head sizes; NULL: it does. */
+static const char *not_for_tensor_cores(const attn_forward_kernel *k, const attn_job *job)
 {
     const int64_t most = (int64_t)1 << 30;
-    const int32_t type = job->q.dtype;
-    if ((type != ATTN_F16 && type != ATTN_BF16) || job->k.dtype != type || job->v.dtype != type)
-        return "they take q, k and v in f16, or all in bf16";
+    if (job->q.dtype != k->dtype || job->k.dtype != k->dtype || job->v.dtype != k->dtype)
+        return k->dtype == ATTN_F16 ? "it takes q, k and v in f16" : "it takes q, k and v in bf16";
     if (job->max_k > most || job->max_q > most / attn_max(1, job->group) || job->page_size > most)
-        return "they count rows and keys up to 2^30";
+        return "it counts rows and keys up to 2^30";
     return NULL;
 }
 
 static bool serves(const attn_forward_kernel *k, const attn_job *job)
 {
-    if (strcmp(k->family, "sm70") == 0 && not_for_sm70(job)) return false;
-    return (k->type == ANY_TYPE || k->type == job->q.dtype) && job->head_dim <= k->head_dim &&
-           job->head_dim_v <= k->head_dim_v && (!k->most_rows || job->max_q * job->group <= k->most_rows) &&
-           (k->everything || !has_more_than_masks(job));
+    if (is_tensor(k) && not_for_tensor_cores(k, job)) return false;
+    return job->head_dim <= k->head_dim && job->head_dim_v <= k->head_dim_v &&
+           (!k->most_rows || job->max_q * job->group <= k->most_rows) && (k->everything || !has_more_than_masks(job));
 }
 
-/* Whether a kernel may be taken: by name, by family, or because it is made for the GPU. The tensor cores of sm_70 are
- * found on no other, where their instruction is emulated. */
+/* Whether a kernel may be taken: by name, by family, or because it is made for the GPU: the instruction of sm_70 is emulated elsewhere. */
 static bool is_wanted(const attn_forward_kernel *k, const attn_cuda_device *d, const attn_force *force)
 {
-    const bool plain = strcmp(k->family, "simt") == 0;
+    const family *f = family_of(k);
+    if ((int64_t)k->shared_bytes > d->shared_bytes) return false;
     if (force->kernel[0] && !attn_kernel_is(k->label, force->kernel)) return false;
-    if (force->family[0]) return plain || strcmp(k->family, force->family) == 0;
-    return plain || force->kernel[0] || (d->capability >= 70 && d->capability < 75);
+    if (force->family[0]) return !is_tensor(k) || strcmp(k->family, force->family) == 0;
+    return force->kernel[0] || (d->capability >= f->from && d->capability < f->below);
 }
 
 const attn_forward_kernel *attn_cuda_plain_forward(const attn_job *job)
@@ -105,16 +144,25 @@ static bool has_code(const attn_cuda_device *d, const char *module)
     return attn_cuda_choose_image(attn_cuda_images, module, d->capability) >= 0;
 }
 
-static const char *description_of(const attn_forward_kernel *k)
+static const char *type_of(const attn_forward_kernel *k)
 {
-    if (k->type == ATTN_F16) return "f16 on the tensor cores of sm_70";
-    return k->type == ATTN_BF16 ? "bf16, scaled to f16, on the tensor cores of sm_70"
-                                : "float32 multiply-adds, which serve everything";
+    if (!is_tensor(k)) return "";
+    if (k->has_doubts) return "bf16, scaled to f16, on ";
+    return k->dtype == ATTN_F16 ? "f16 on " : "bf16 on ";
 }
 
 static attn_status none_serves(const attn_job *job, const char *forced)
 {
-    const char *why = strncmp(forced, "forward_sm70", 12) == 0 ? not_for_sm70(job) : NULL;
+    const char *why = NULL;
+    for (int n = 0; n < KERNELS; n++) {
+        if (!is_tensor(&kernels[n]) || !attn_kernel_is(kernels[n].label, forced)) continue;
+        const char *first = not_for_tensor_cores(&kernels[n], job);
+        if (!first) { /* one takes its types */
+            why = NULL;
+            break;
+        }
+        if (!why) why = first;
+    }
     return attn_fail(ATTN_UNSUPPORTED, "kernel=%s is forced, which does not serve this problem: %s", forced,
                      why ? why : "its head sizes, or what it asks for");
 }
@@ -131,8 +179,8 @@ attn_status attn_cuda_choose_forward(const attn_cuda_device *d, const attn_job *
             continue;
         }
         *kernel = k;
-        snprintf(reason, reason_bytes, "%s%s", force->kernel[0] || force->family[0] ? "forced; " : "",
-                 description_of(k));
+        snprintf(reason, reason_bytes, "%s%s%s", force->kernel[0] || force->family[0] ? "forced; " : "", type_of(k),
+                 family_of(k)->what);
         return ATTN_OK;
     }
     if (without_code) return attn_cuda_no_code(d, without_code->module);

@@ -7,18 +7,16 @@
 
 typedef struct attn_forward_kernel {
     const char *family; /* "sm70" */
-    const char *label;  /* as plans and `force` have it: "forward_sm70_d64" */
+    const char *label;  /* as plans and `force` have it: "forward_sm80_d64_64_f16" */
     const char *module, *name;
     int32_t head_dim, head_dim_v; /* at most */
     int32_t rows;                 /* of a block */
     int32_t most_rows;            /* of a sequence; 0: any */
     uint32_t threads, shared_bytes;
     bool everything; /* more than masks */
-    int32_t type;    /* of q, k and v; ANY_TYPE */
+    int32_t dtype;   /* of q, k and v on tensor cores; simt takes all */
     bool has_doubts; /* leaves tasks to a launch of simt behind it (kernels/bf16_halves.cuh) */
 } attn_forward_kernel;
-
-enum { ANY_TYPE = -1 };
 
 /* Whether `force` may name it: a label, or the start of labels up to a "_". */
 bool attn_cuda_is_forward(const char *word);

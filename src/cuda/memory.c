@@ -17,7 +17,8 @@ attn_status attn_cuda_locate(const void *pointer, attn_cuda_kind *kind, int32_t 
     ATTN_CUDA_TRY(devices->driver, pointer_attributes, 3, attributes, values, (CUdeviceptr)(uintptr_t)pointer);
     if (managed) *kind = ATTN_CUDA_MANAGED;
     else if (type == CU_MEMORYTYPE_DEVICE) *kind = ATTN_CUDA_DEVICE;
-    if (*kind != ATTN_CUDA_HOST) *ordinal = device;
+    else if (type == CU_MEMORYTYPE_HOST) *kind = ATTN_CUDA_PINNED;
+    if (*kind == ATTN_CUDA_DEVICE || *kind == ATTN_CUDA_MANAGED) *ordinal = device;
     return ATTN_OK;
 }
 
@@ -104,11 +105,11 @@ attn_status attn_cuda_copy(const attn_context *ctx, void *dst, const void *src, 
                            const attn_exec *exec, bool *done)
 {
     attn_cuda_device *d;
-    attn_cuda_kind gpu_side, host_side;
+    attn_cuda_kind unused_kind, host_side;
     int32_t ordinal, unused;
-    ATTN_TRY(attn_cuda_locate(upload ? dst : src, &gpu_side, &ordinal));
+    ATTN_TRY(attn_cuda_locate(upload ? dst : src, &unused_kind, &ordinal));
     ATTN_TRY(attn_cuda_locate(upload ? src : dst, &host_side, &unused));
-    *done = gpu_side != ATTN_CUDA_HOST;
+    *done = ordinal >= 0;
     if (host_side == ATTN_CUDA_DEVICE)
         return attn_fail(ATTN_INVALID_ARGUMENT, "%s: memory of a GPU, where host memory is expected",
                          upload ? "src" : "dst");

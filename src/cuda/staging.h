@@ -2,7 +2,10 @@
  * Copies of a call's host arrays in GPU memory, and the way back for what the call writes.
  *
  * A copy is as large as the elements that the array's view names: rows lie in it in the order of the host's memory, side
- * by side, and broadcast axes stay broadcast. Only those elements are read and written on the host. */
+ * by side, and broadcast axes stay broadcast. Only those elements are read and written on the host.
+ *
+ * Most copies go through a ring of pinned slots (ring.c): while the GPU copies one slot, the host works on the next. What
+ * lies side by side in GPU memory shares slots, so a small call has one copy there and one back. */
 #ifndef ATTN_CUDA_STAGING_H
 #define ATTN_CUDA_STAGING_H
 
@@ -30,11 +33,18 @@ typedef struct attn_cuda_operand {
     int64_t run;              /* elements of the innermost, contiguous part */
     int32_t unit, unit_bytes; /* elements and bytes of what is stored together: blocks, else one element */
     const struct attn_cuda_operand *holder; /* whose copy serves if it contains this one; NULL: none */
-    /* What attn_cuda_staging_measure finds. */
+    /* What attn_cuda_staging_find and _layout find. */
     bool staged, held;
-    size_t offset; /* in the memory for copies */
+    bool is_pinned;       /* all of it */
+    bool is_direct;       /* each run is a driver call, without the ring */
+    size_t bytes, offset; /* in the memory for copies */
     attn_cuda_box box;
 } attn_cuda_operand;
+
+/* Of the memory for copies: a part that goes through the ring. */
+typedef struct attn_cuda_range {
+    size_t from, to;
+} attn_cuda_range;
 
 typedef struct attn_cuda_staging {
     const attn_context *ctx;
@@ -43,15 +53,18 @@ typedef struct attn_cuda_staging {
     attn_cuda_operand *operands;
     int count;
     CUdeviceptr copies;
-    char *bounce; /* where short runs are gathered */
+    attn_cuda_range there, back;
+    attn_cuda_ring *ring; /* NULL: nothing needs one */
 } attn_cuda_staging;
 
-/* Which arrays are the host's, and the bytes that their copies take. *first: the name of one; NULL: there is none. */
-attn_status attn_cuda_staging_measure(attn_cuda_staging *staging, size_t *bytes, const char **first);
-/* Copies what the call reads to staging->copies and lets the parameters lead there. The host arrays are in use until the
- * stream has been waited for. */
+/* Which arrays are the host's. *first: the name of one; NULL: there is none. */
+attn_status attn_cuda_staging_find(attn_cuda_staging *staging, const char **first);
+/* The bytes that their copies take. Takes the ring, which is the caller's to give back, also after an error. */
+attn_status attn_cuda_staging_layout(attn_cuda_staging *staging, size_t *bytes);
+/* Copies what the call reads to staging->copies and lets the parameters lead there. The host arrays and the ring are in use
+ * until the stream has been waited for. */
 attn_status attn_cuda_staging_upload(attn_cuda_staging *staging);
-/* Waits for the stream and brings back what the call wrote. */
+/* Brings back what the call wrote, and waits for the stream. */
 attn_status attn_cuda_staging_download(attn_cuda_staging *staging);
 
 #endif

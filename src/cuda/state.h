@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What an attn_context holds of GPUs: memory that attn_malloc gave, and workspaces that wait for the next call. */
+ * What an attn_context holds of GPUs: memory that attn_malloc gave, workspaces and rings that wait for the next call. */
 #ifndef ATTN_CUDA_STATE_H
 #define ATTN_CUDA_STATE_H
 
@@ -22,12 +22,24 @@ typedef struct attn_cuda_workspace {
     bool taken;
 } attn_cuda_workspace;
 
+/* Host memory through which a call's copies go, with the end of each slot's last one. Of one call at a time; while none has
+ * it, nothing is on its way. */
+enum { ATTN_CUDA_SLOTS = 4, ATTN_CUDA_SLOT_BYTES = 2 << 20 };
+typedef struct attn_cuda_ring {
+    struct attn_cuda_ring *next;
+    attn_cuda_device *device;
+    CUevent done[ATTN_CUDA_SLOTS];
+    char *memory;
+    bool is_pinned; /* else ordinary, as the driver had no other */
+} attn_cuda_ring;
+
 struct attn_cuda_state {
     pthread_mutex_t lock;
     attn_cuda_allocation *allocations;
     attn_cuda_workspace *workspaces;
-    uint64_t used;   /* bit n: this context has used GPU n */
-    uint64_t failed; /* bit n: GPU n has failed a call that it was chosen for, and is not chosen again */
+    attn_cuda_ring *rings; /* that no call has */
+    uint64_t used;         /* bit n: this context has used GPU n */
+    uint64_t failed;       /* bit n: GPU n has failed a call that it was chosen for, and is not chosen again */
 };
 
 /* Enters GPU `ordinal` on behalf of a context that may use it. */
@@ -36,7 +48,8 @@ attn_status attn_cuda_open(const attn_context *ctx, int32_t ordinal, attn_cuda_d
 /* ---- memory (memory.c) ----------------------------------------------------------------------- */
 
 typedef enum attn_cuda_kind {
-    ATTN_CUDA_HOST,   /* ordinary or pinned; also what the driver does not know */
+    ATTN_CUDA_HOST,   /* ordinary; also what the driver does not know */
+    ATTN_CUDA_PINNED, /* the host's, and the GPU copies it without the host's help */
     ATTN_CUDA_DEVICE, /* the host cannot read it */
     ATTN_CUDA_MANAGED /* both can */
 } attn_cuda_kind;
@@ -54,5 +67,14 @@ attn_status attn_cuda_workspace_take(const attn_context *ctx, attn_cuda_device *
 void attn_cuda_workspace_give(const attn_context *ctx, attn_cuda_workspace *workspace);
 /* Frees those that no call holds, of one device or of all (NULL), after their work. */
 void attn_cuda_workspace_trim(const attn_context *ctx, attn_cuda_device *device);
+
+/* ---- rings (ring.c), between enter and leave ------------------------------------------------- */
+
+/* Pinned memory if there is some, else the context's and a line in its log. Not while a stream captures. */
+attn_status attn_cuda_ring_take(const attn_context *ctx, attn_cuda_device *device, attn_cuda_ring **ring);
+/* After its copies have been waited for; NULL: nothing. */
+void attn_cuda_ring_give(const attn_context *ctx, attn_cuda_ring *ring);
+/* Frees those of a device that no call has. */
+void attn_cuda_ring_trim(const attn_context *ctx, const attn_cuda_device *device);
 
 #endif

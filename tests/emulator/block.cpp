@@ -129,6 +129,7 @@ const char *operation_name(Operation operation)
     case WARP_BARRIER: return "wait at warp_barrier";
     case SHUFFLE: return "wait at shuffle";
     case MMA: return "wait at mma";
+    case LOAD_MATRICES: return "wait at load_matrices";
     }
     return "?";
 }
@@ -166,6 +167,11 @@ static void fiber_main()
         report("the kernel ends without mma_complete");
         w->abandon();
     }
+    if (me->copies != 0) {
+        report("the kernel ends without copies_complete after %s:%d", base_name(me->copy[0].where.file),
+               me->copy[0].where.line);
+        w->abandon();
+    }
     me->waits = EXITED;
     me->where = {nullptr, 0};
     me->warp->runnable &= ~(1u << me->lane);
@@ -194,7 +200,7 @@ void Worker::start()
     }
     for (unsigned i = 0; i < threads; i++) {
         fiber[i].waits = RUNNING;
-        fiber[i].posted = 0;
+        fiber[i].posted = fiber[i].copies = 0;
         /* Staggered tops: equal offsets would share a few cache sets. */
         char *top = fiber[i].stack + STACK_BYTES - 2 * PAGE - (i * 5 % 31) * 64;
         fiber_prepare(fiber[i].context, fiber[i].stack, top, fiber_main);

@@ -20,10 +20,11 @@ enum : unsigned {
     STACK_BYTES = 64 << 10,
     SHARED_LIMIT = 256 << 10,
     /* A prime: a full queue computes, and must not stand in for a forgotten mma_complete. */
-    MAX_POSTED = 61
+    MAX_POSTED = 61,
+    COPY_BYTES = 16
 };
 
-enum Operation : uint8_t { RUNNING, EXITED, AT_BARRIER, WARP_BARRIER, SHUFFLE, MMA };
+enum Operation : uint8_t { RUNNING, EXITED, AT_BARRIER, WARP_BARRIER, SHUFFLE, MMA, LOAD_MATRICES };
 
 /* The one collective of a warp that is in flight: lanes leave operands, the last one computes, all take results. */
 struct Exchange {
@@ -31,13 +32,23 @@ struct Exchange {
     Operation operation;
     Where where;
     uint32_t in[LANES], out[LANES];
+    uint4 rows_in[LANES], rows_out[LANES]; /* of load_matrices */
 };
 
 /* A product that a lane has posted and that is not computed yet; accumulators stay in place, on the lane's stack. */
 struct PostedMma {
     float *c;
-    uint32_t a[2], b[2];
+    uint32_t a[4], b[2];
     MmaForm form;
+    Where where;
+};
+
+/* An asynchronous copy of 16 bytes that its thread has not waited for yet. */
+struct Copy {
+    void *to;
+    const void *from;
+    bool wanted;      /* otherwise zeros arrive */
+    const void *code; /* where it was issued, for the checks */
     Where where;
 };
 
@@ -50,6 +61,8 @@ struct Fiber {
     unsigned lane;
     char *stack; /* lowest usable byte, above the guard page */
     unsigned posted;
+    Copy *copy; /* [copy_capacity], of which the first `copies` are pending */
+    unsigned copies, copy_capacity;
     Operation waits; /* for what, if it cannot run */
     Where where;
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What lanes or threads do together: barriers, shuffles, mma. */
+ * What lanes or threads do together: barriers, shuffles, matrices, mma. */
 #include "banks.h"
 #include "block.h"
 #include "report.h"
@@ -91,6 +91,33 @@ uint32_t shuffle(uint32_t value, unsigned source_lane, Where where)
     return me->warp->exchange.out[source_lane % LANES];
 }
 
+/* Each lane has read a row of a matrix, 8 lanes one matrix. */
+void load_matrices(uint32_t *r, const void *row, uint4 values, bool transposed, Where where)
+{
+    Fiber *me = self;
+    Exchange &exchange = me->warp->exchange;
+    if (!worker->owns_shared(row)) {
+        report("load_matrices reads %p, which is not shared memory, at %s:%d", row, base_name(where.file), where.line);
+        worker->launch->illegal_address = true;
+        worker->abandon();
+    }
+    exchange.rows_in[me->lane] = values;
+    if (arrive(me, LOAD_MATRICES, transposed, where))
+        memcpy(exchange.rows_out, exchange.rows_in, sizeof exchange.rows_out);
+    const unsigned group = me->lane / 4, in_group = me->lane % 4;
+    for (unsigned i = 0; i < 4; i++) {
+        const uint4 *matrix = exchange.rows_out + 8 * i;
+        if (!transposed) {
+            memcpy(&r[i], reinterpret_cast<const char *>(&matrix[group]) + 4 * in_group, 4);
+            continue;
+        }
+        uint16_t half[2];
+        for (unsigned j = 0; j < 2; j++)
+            memcpy(&half[j], reinterpret_cast<const char *>(&matrix[2 * in_group + j]) + 2 * group, 2);
+        r[i] = half[0] | uint32_t(half[1]) << 16;
+    }
+}
+
 /* Computes what the lanes of a warp have posted; all must have posted the same instructions. */
 static void compute_posted(Warp *warp, unsigned count)
 {
@@ -129,11 +156,18 @@ void mma_complete(Where where)
     me->posted = 0;
 }
 
-void mma_m8n8k4(MmaForm form, float *d, const uint32_t *a, uint2 b, Where where)
+static void post(float *d, uint4 a, uint2 b, MmaForm form, Where where)
 {
     Fiber *me = self;
-    me->warp->queue[me->lane][me->posted++] = {d, {a[0], a[1]}, {b.x, b.y}, form, where};
+    me->warp->queue[me->lane][me->posted++] = {d, {a.x, a.y, a.z, a.w}, {b.x, b.y}, form, where};
     if (me->posted == MAX_POSTED || settings.immediate != 0) mma_complete(where);
 }
+
+void mma_m8n8k4(MmaForm form, float *d, const uint32_t *a, uint2 b, Where where)
+{
+    post(d, {a[0], a[1], 0, 0}, b, form, where);
+}
+
+void mma_m16n8(MmaForm form, float *d, uint4 a, uint2 b, Where where) { post(d, a, b, form, where); }
 
 } // namespace emulator

@@ -43,7 +43,8 @@ struct Where {
     int line;
 };
 
-enum MmaForm { MMA_ROW_ROW, MMA_ROW_COL, MMA_COL_ROW, MMA_COL_COL };
+/* Of m8n8k4, then those of 16 x 8 sums. */
+enum MmaForm { MMA_ROW_ROW, MMA_ROW_COL, MMA_COL_ROW, MMA_COL_COL, MMA_K16_F16, MMA_K16_BF16, MMA_K8_F16 };
 
 unsigned thread_index();
 unsigned block_index();
@@ -53,7 +54,12 @@ void block_barrier(Where);
 void warp_barrier(Where);
 uint32_t shuffle(uint32_t value, unsigned source_lane, Where);
 void mma_m8n8k4(MmaForm, float *d, const uint32_t *a, uint2 b, Where);
+void mma_m16n8(MmaForm, float *d, uint4 a, uint2 b, Where);
 void mma_complete(Where);
+/* `values` is what the lane has read at `row`; r gets four words. */
+void load_matrices(uint32_t *r, const void *row, uint4 values, bool transposed, Where);
+void copy_async(void *to, const void *from, bool wanted, Where);
+void copies_complete();
 
 /* Vector accesses of the checked build: g++ splits them into words before it instruments them, and then neither
  * alignment nor bank conflicts could be seen. */
@@ -102,6 +108,13 @@ template <typename T> DEVICE T shuffle_xor(T v, int mask, HERE)
     return shuffle_from(v, int(emulator::thread_index() & 31) ^ mask, file, line);
 }
 
+DEVICE bool any_of_warp(bool condition, HERE)
+{
+    uint32_t any = condition;
+    for (int mask = 1; mask < 32; mask *= 2) any |= shuffle_xor(any, mask, file, line);
+    return any != 0;
+}
+
 template <typename T> DEVICE T load_vector(const void *from, HERE)
 {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "one access of the machine");
@@ -141,7 +154,45 @@ DEFINE_MMA_M8N8K4(row, col, MMA_ROW_COL)
 DEFINE_MMA_M8N8K4(col, row, MMA_COL_ROW)
 DEFINE_MMA_M8N8K4(col, col, MMA_COL_COL)
 #undef DEFINE_MMA_M8N8K4
+
+DEVICE void mma_m16n8k16_f16(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1, HERE)
+{
+    emulator::mma_m16n8(emulator::MMA_K16_F16, d, {a[0], a[1], a[2], a[3]}, {b0, b1}, {file, line});
+}
+
+DEVICE void mma_m16n8k16_bf16(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1, HERE)
+{
+    emulator::mma_m16n8(emulator::MMA_K16_BF16, d, {a[0], a[1], a[2], a[3]}, {b0, b1}, {file, line});
+}
+
+DEVICE void mma_m16n8k8_f16(float *d, uint32_t a0, uint32_t a1, uint32_t b0, HERE)
+{
+    emulator::mma_m16n8(emulator::MMA_K8_F16, d, {a0, a1, 0, 0}, {b0, 0}, {file, line});
+}
+
 DEVICE void mma_complete(HERE) { emulator::mma_complete({file, line}); }
+
+DEVICE void load_matrices(uint32_t (&r)[4], const void *row, HERE)
+{
+    emulator::load_matrices(r, row, load_vector<uint4>(row, file, line), false, {file, line});
+}
+
+DEVICE void load_matrices_transposed(uint32_t (&r)[4], const void *row, HERE)
+{
+    emulator::load_matrices(r, row, load_vector<uint4>(row, file, line), true, {file, line});
+}
+
+DEVICE void copy_async(void *to, const void *from, bool wanted, HERE)
+{
+    emulator::copy_async(to, from, wanted, {file, line});
+#ifndef EMULATOR_CHECKED /* touched here, so that a fault has the kernel's line */
+    const uint4 poison = {~0u, ~0u, ~0u, ~0u};
+    if (wanted) (void)*static_cast<const volatile char *>(from);
+    memcpy(to, &poison, sizeof poison);
+#endif
+}
+
+DEVICE void copies_complete() { emulator::copies_complete(); }
 
 DEVICE uint32_t float_bits(float x)
 {

@@ -26,6 +26,7 @@ struct Access {
     uint32_t interval; /* of the warp */
     int32_t code;      /* relative to code_base */
     uint16_t thread;
+    bool pending; /* a copy that was issued and has not arrived */
 };
 
 /* One byte of shared memory. Words would be cheaper, but neighbours may each write a byte of one. */
@@ -42,6 +43,8 @@ struct Shadow {
 };
 
 static const char code_base = 0;
+
+static int32_t code_of(const void *code) { return int32_t(static_cast<const char *>(code) - &code_base); }
 
 Shadow *shadow_create() { return reinterpret_cast<Shadow *>(map_memory(sizeof(Shadow), PROT_READ | PROT_WRITE)); }
 
@@ -88,11 +91,20 @@ static void tell_race(Shadow *shadow, const char *what, const Access &earlier, i
            source_line(&code_base + earlier.code).c_str());
 }
 
+static void tell_pending(Shadow *shadow, const char *what, const Access &copy, int32_t code, size_t offset)
+{
+    if (!tell(shadow, copy.code, code)) return;
+    report("%s of shared+%zu at %s, where the copy by thread %u at %s is not complete", what, offset,
+           source_line(&code_base + code).c_str(), unsigned(copy.thread), source_line(&code_base + copy.code).c_str());
+}
+
 static void check_byte(Shadow *shadow, size_t offset, bool is_write, const Access &now)
 {
     Cell &cell = shadow->cell[offset];
     if (unordered(shadow, cell.write, now.thread))
         tell_race(shadow, is_write ? "write after write" : "read after write", cell.write, now.code, offset);
+    if (cell.write.pending && cell.write.interval >= shadow->base)
+        tell_pending(shadow, is_write ? "write" : "read", cell.write, now.code, offset);
     if (is_write) {
         if (unordered(shadow, cell.read, now.thread))
             tell_race(shadow, "write after read", cell.read, now.code, offset);
@@ -112,8 +124,7 @@ static void check_shared(Worker *w, size_t offset, size_t bytes, bool is_write, 
     Shadow *shadow = w->shadow;
     const unsigned thread = self->index, warp = thread / LANES;
     if (w->banks != nullptr) banks_note(*w, code, offset, bytes, is_write);
-    const Access now = {shadow->clock[warp][warp], int32_t(static_cast<const char *>(code) - &code_base),
-                        uint16_t(thread)};
+    const Access now = {shadow->clock[warp][warp], code_of(code), uint16_t(thread), false};
     for (size_t i = offset; i < offset + bytes; i++) check_byte(shadow, i, is_write, now);
 }
 
@@ -201,6 +212,27 @@ void store_checked(void *to, const void *from, size_t bytes)
     memcpy(to, from, bytes);
 }
 
+void shadow_copy_issued(const Copy &copy)
+{
+    if (copy.wanted) check_vector(copy.from, COPY_BYTES, false, copy.code);
+    check_vector(copy.to, COPY_BYTES, true, copy.code);
+    Cell *cell = worker->shadow->cell + (static_cast<char *>(copy.to) - worker->shared);
+    for (unsigned i = 0; i < COPY_BYTES; i++) cell[i].write.pending = true;
+    memset(copy.to, 0xff, COPY_BYTES);
+}
+
+void shadow_copy_arrived(const Copy &copy)
+{
+    Shadow *shadow = worker->shadow;
+    const unsigned thread = self->index, warp = thread / LANES;
+    const size_t offset = size_t(static_cast<char *>(copy.to) - worker->shared);
+    const Access now = {shadow->clock[warp][warp], code_of(copy.code), uint16_t(thread), false};
+    for (size_t i = offset; i < offset + COPY_BYTES; i++) {
+        shadow->cell[i].write.pending = false;
+        check_byte(shadow, i, true, now);
+    }
+}
+
 #else
 
 Shadow *shadow_create() { return nullptr; }
@@ -214,6 +246,15 @@ void misaligned(const void *address, size_t bytes, Where where)
     worker->launch->illegal_address = true;
     worker->abandon();
 }
+
+void shadow_copy_issued(const Copy &copy)
+{
+    const void *const from = copy.wanted ? copy.from : copy.to;
+    for (const void *address : {from, static_cast<const void *>(copy.to)})
+        if ((reinterpret_cast<uintptr_t>(address) & (COPY_BYTES - 1)) != 0) misaligned(address, COPY_BYTES, copy.where);
+}
+
+void shadow_copy_arrived(const Copy &) {}
 
 #endif
 } // namespace emulator

@@ -79,6 +79,35 @@ static void quadruples(void **state)
     check("banks_stride_16", 16, 36, 4, 4); /* rows of 64 halves, padded by 8 */
 }
 
+/* Each of the four matrices is a wavefront of its own, as a quarter of a 16-byte load is. */
+static void matrices(void **state)
+{
+    (void)state;
+    check("banks_matrices", 16, 4, 4, 4);
+    check("banks_matrices", 16, 8, 8, 4);
+    check("banks_matrices", 16, 32, 32, 4);
+    check("banks_matrices", 16, 36, 4, 4);
+}
+
+/* Once, as the store of 16 bytes that they end in. */
+static void copies(void **state)
+{
+    (void)state;
+    static const struct {
+        int stride;
+        unsigned wavefronts;
+    } cases[] = {{4, 4}, {8, 8}, {32, 32}, {36, 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        run("banks_copies", cases[i].stride);
+        const struct emulator_bank_line *write = find(1);
+        assert_int_equal(count, 1);
+        assert_int_equal(write->bytes, 16);
+        assert_int_equal(write->instructions, 1);
+        assert_int_equal(write->wavefronts, cases[i].wavefronts);
+        assert_int_equal(write->ideal, 4);
+    }
+}
+
 /* Off by default. */
 static void counted_on_demand(void **state)
 {
@@ -98,6 +127,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(words, test_begin, test_end),
         cmocka_unit_test_setup_teardown(pairs, test_begin, test_end),
         cmocka_unit_test_setup_teardown(quadruples, test_begin, test_end),
+        cmocka_unit_test_setup_teardown(matrices, test_begin, test_end),
+        cmocka_unit_test_setup_teardown(copies, test_begin, test_end),
         cmocka_unit_test_setup_teardown(counted_on_demand, test_begin, test_end),
     };
     test_open(argc, argv);

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Shuffles and barriers do what they say, in whatever order threads run; Philox as the host has it. */
+ * Shuffles, barriers, matrices and copies do what they say, in whatever order threads run; Philox as the host has
+ * it. */
 #include "emulator_test.h"
 
 #include "common/philox.h"
 
-static uint32_t in[1024], out[1024];
+static uint32_t in[1280], out[1024];
+
+static unsigned shared_bytes = 1024;
 
 static void run(const char *kernel, unsigned blocks, unsigned threads, int count)
 {
     uint64_t seed = 11;
-    for (int i = 0; i < 1024; i++) in[i] = (uint32_t)unit_between(&seed, 0, 1 << 20); /* exact as float */
+    for (int i = 0; i < 1280; i++) in[i] = (uint32_t)unit_between(&seed, 0, 1 << 20); /* exact as float */
     const CUdeviceptr din = test_upload(in, sizeof in), dout = test_allocate(sizeof out);
-    test_words(kernel, blocks, threads, 1024, NULL, din, dout, count);
+    test_words(kernel, blocks, threads, shared_bytes, NULL, din, dout, count);
     test_download(out, dout, sizeof out);
 }
 
@@ -39,11 +42,55 @@ static void barriers(void)
     for (unsigned i = 0; i < 64; i++) assert_int_equal(out[i], in[i ^ 31]);
 }
 
+/* Element of the 16-bit floats in 64-thread probe_load_matrices; rows are `words` apart. */
+static unsigned element(unsigned warp, unsigned matrix, unsigned row, unsigned column, unsigned words)
+{
+    const uint32_t word = in[(32 * warp + 8 * matrix + row) * words + column / 2];
+    return column % 2 != 0 ? word >> 16 : word & 0xffff;
+}
+
+static void matrices(void)
+{
+    for (unsigned words = 4; words <= 20; words += 4) { /* apart */
+        shared_bytes = 64 * 4 * words;
+        run("probe_load_matrices", 1, 64, (int)words);
+        for (unsigned i = 0; i < 64; i++)
+            for (unsigned m = 0; m < 4; m++) {
+                const unsigned w = i / 32, group = i % 32 / 4, k = 2 * (i % 4);
+                const unsigned low = element(w, m, group, k, words), high = element(w, m, group, k + 1, words);
+                assert_int_equal(out[8 * i + m], low | high << 16);
+                const unsigned first = element(w, m, k, group, words), second = element(w, m, k + 1, group, words);
+                assert_int_equal(out[8 * i + 4 + m], first | second << 16);
+            }
+    }
+    shared_bytes = 1024;
+}
+
+static void copies(void)
+{
+    const uint32_t zeros[4] = {0};
+    shared_bytes = 40 * 32 * 16;
+    run("probe_copy_async", 1, 128, 19);
+    for (unsigned i = 0; i < 128; i++) {
+        const unsigned from = i ^ 33;
+        assert_memory_equal(out + 4 * i, from < 128 - 19 ? in + 4 * from : zeros, 16);
+    }
+    run("probe_many_copies", 1, 32, 0);
+    for (unsigned i = 0; i < 32; i++) {
+        uint32_t sum = 0;
+        for (unsigned j = 0; j < 40; j++) sum += in[4 * (i + j)];
+        assert_int_equal(out[i], sum);
+    }
+    shared_bytes = 1024;
+}
+
 static void in_order(void **state)
 {
     (void)state;
     shuffles();
     barriers();
+    matrices();
+    copies();
 }
 
 static void in_any_order(void **state)
@@ -55,6 +102,8 @@ static void in_any_order(void **state)
         driver.set("seed", text);
         shuffles();
         barriers();
+        matrices();
+        copies();
     }
     driver.set("seed", "0");
 }

@@ -38,10 +38,43 @@ static const struct {
      CUDA_ERROR_ILLEGAL_ADDRESS},
     {"wrong_plain_vector", "odd lanes are misaligned again", "misaligned address", NULL, CUDA_ERROR_ILLEGAL_ADDRESS},
     {"wrong_register_array", "index", "array index 4 out of bounds", NULL, CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_matrices_order", "no barrier before", "race at shared+", NULL, CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_matrices_sides", "two instructions", "diverged warp", "diverged warp", CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_matrices_half", "two matrices", "16 threads (first 0) wait at load_matrices",
+     "16 threads (first 0) wait at load_matrices", CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_matrices_row", "odd rows are misaligned", "misaligned address", "misaligned address",
+     CUDA_ERROR_ILLEGAL_ADDRESS},
+    {"wrong_matrices_size", "row 31 is beyond", "shared memory overrun: read of 16 bytes at shared+512 of 512",
+     "shared memory overrun", CUDA_ERROR_ILLEGAL_ADDRESS},
+    {"wrong_matrices_unset", "words of 9 are not set", "uninitialised read of shared+36", NULL,
+     CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_matrices_global", "not shared", "which is not shared memory", "which is not shared memory",
+     CUDA_ERROR_ILLEGAL_ADDRESS},
+    {"wrong_copy_wait", "not there yet", "is not complete", NULL, CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_copy_own", "one's own is not there either", "is not complete", NULL, CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_copy_over", "the copy comes later", "is not complete", NULL, CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_copy_barrier", "others read at once", "race at shared+", NULL, CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_copy_late", "waits behind the barrier", "shared+", NULL, CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_copy_reuse", "others still read", "race at shared+", NULL, CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_copy_end", "never waits", "ends without copies_complete", "ends without copies_complete",
+     CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_copy_twice", "which of the two", "copy to the same place", "copy to the same place",
+     CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_copy_to", "misaligned in shared memory", "misaligned address", "misaligned address",
+     CUDA_ERROR_ILLEGAL_ADDRESS},
+    {"wrong_copy_from", "misaligned in global memory", "misaligned address", "misaligned address",
+     CUDA_ERROR_ILLEGAL_ADDRESS},
+    {"wrong_copy_global", "to global memory", "not from global to shared memory", "not from global to shared memory",
+     CUDA_ERROR_ILLEGAL_ADDRESS},
+    {"wrong_copy_source", "thread 31 reads beyond", "illegal address: read of 16 bytes", "illegal address",
+     CUDA_ERROR_ILLEGAL_ADDRESS},
+    {"wrong_copy_size", "thread 31 writes beyond", "shared memory overrun: write of 16 bytes at shared+512 of 512",
+     "shared memory overrun", CUDA_ERROR_ILLEGAL_ADDRESS},
     {"wrong_null", "null", "illegal address", "illegal address", CUDA_ERROR_ILLEGAL_ADDRESS},
 };
-static const char *const right[] = {"right_barrier", "right_warp_barrier", "right_bytes",  "right_initialised",
-                                    "right_global",  "right_vector",       "right_scalars"};
+static const char *const right[] = {"right_barrier",     "right_warp_barrier", "right_bytes",
+                                    "right_initialised", "right_global",       "right_vector",
+                                    "right_scalars",     "right_matrices",     "right_copy"};
 
 /* The line of the kernel's source that has the comment; 0 if none. */
 static int line_of(const char *kernel, const char *fault)
@@ -77,6 +110,18 @@ static CUresult run(const char *kernel, char *reports, size_t bytes)
     return code;
 }
 
+/* addr2line of binutils 2.40 does not find who calls what clang 14 has inlined; the fast build needs it for faults in
+ * primitives. */
+static int line_is_lost(const char *reports)
+{
+#ifdef __clang__
+    return !driver.checked() && strstr(reports, " at ?") != NULL;
+#else
+    (void)reports;
+    return 0;
+#endif
+}
+
 static void check_planted(size_t i)
 {
     char reports[8192], place[128];
@@ -86,7 +131,7 @@ static void check_planted(size_t i)
     if (code != planted[i].code) fail_msg("%s gives %d and says \"%s\"", planted[i].kernel, code, reports);
     if (strstr(reports, expected) == NULL || strstr(reports, planted[i].kernel) == NULL)
         fail_msg("%s: \"%s\" is not in \"%s\"", planted[i].kernel, expected, reports);
-    if (planted[i].fault != NULL) {
+    if (planted[i].fault != NULL && !line_is_lost(reports)) {
         const int line = line_of(planted[i].kernel, planted[i].fault);
         assert_true(line > 0);
         snprintf(place, sizeof place, "emulator_planted.cu:%d", line);
@@ -136,12 +181,29 @@ static void right_kernels_are_not(void **state)
     driver.set("seed", "0");
 }
 
+/* What a copy has not brought is poison, in the fast build too, whether the thread itself reads it or another. */
+static void early_reads_are_poison(void **state)
+{
+    (void)state;
+    static const char *const kernels[] = {"wrong_copy_wait", "wrong_copy_own"};
+    if (driver.checked()) return; /* which reports them */
+    for (size_t k = 0; k < 2; k++) {
+        uint32_t out[32];
+        const CUdeviceptr from = test_allocate(512), to = test_allocate(sizeof out);
+        assert_success(driver.memory_set(from, 0, 512, NULL));
+        test_words(kernels[k], 1, 32, 512, NULL, from, to, 0);
+        test_download(out, to, sizeof out);
+        for (int i = 0; i < 32; i++) assert_int_equal(out[i], UINT32_MAX);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(mistakes_are_reported, test_begin, test_end),
         cmocka_unit_test_setup_teardown(mistakes_are_reported_in_any_order, test_begin, test_end),
         cmocka_unit_test_setup_teardown(right_kernels_are_not, test_begin, test_end),
+        cmocka_unit_test_setup_teardown(early_reads_are_poison, test_begin, test_end),
     };
     test_open(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -224,7 +224,7 @@ static void kernel_is_forced(void **state)
                     assert_string_equal(plan.kernel, label);
                 } else
                     calls_expect(status, ATTN_UNSUPPORTED,
-                                 types[t].suffix ? "its head sizes" : "they take q, k and v in f16, or all in bf16");
+                                 types[t].suffix ? "its head sizes" : "it takes q, k and v in f16");
             }
     attn_destroy(ctx);
 }

@@ -18,6 +18,7 @@ static const struct level {
     {ATTN_BACKEND_CPU, "amx", "isa=amx", "amx", 0},
     {ATTN_BACKEND_CUDA, "simt", "kernel=forward_simt", "simt", 0},
     {ATTN_BACKEND_CUDA, "sm70", "isa=sm70", "sm70", 0},
+    {ATTN_BACKEND_CUDA, "sm80", "isa=sm80", "sm80", 0},
     {ATTN_BACKEND_CUDA, "staged", "kernel=forward_simt", "simt", 1},
     {ATTN_BACKEND_CUDA, "mixed", "kernel=forward_simt", "simt", -1},
 };
@@ -73,10 +74,10 @@ static void note_kernel(struct suite_check *check, const char *kernel)
 /* The family that serves a problem on a target: tensor cores take two types and some head sizes, all else is simt's. */
 static const char *family_of(const struct suite_target *target, const attn_problem *p)
 {
-    if (strcmp(target->isa, "sm70") || !p) return target->isa;
+    if (strncmp(target->isa, "sm", 2) || !p) return target->isa;
     int32_t type = p->q.dtype;
-    int taken = (type == ATTN_F16 || type == ATTN_BF16) && p->k.dtype == type && p->v.dtype == type;
-    return taken && p->q.shape[3] <= 320 && p->v.shape[3] <= 256 ? "sm70" : "simt";
+    int one = (type == ATTN_F16 || type == ATTN_BF16) && p->k.dtype == type && p->v.dtype == type;
+    return one && p->q.shape[3] <= 320 && p->v.shape[3] <= 256 ? target->isa : "simt";
 }
 
 int suite_expect_plan(struct suite_check *check, const char *op, const attn_problem *p, const attn_plan *plan)

@@ -8,10 +8,18 @@
  *   shared_memory()                                       dynamic shared memory, aligned to 16 bytes; no other exists
  *   block_barrier() warp_barrier()
  *   shuffle_xor(v, mask) shuffle_from(v, lane)            v is float, int32_t or uint32_t; all 32 lanes take part
+ *   any_of_warp(condition)                                all 32 lanes take part
  *   load_vector<T>(p) store_vector(p, v)                  T is 4, 8 or 16 bytes; one aligned access
  *   load_if(condition, p)                                 a uint4 of global memory, or zeros without access
  *   mma_m8n8k4_<A>_<B>(d, a, b)                           d += a * b; <A>, <B> are row or col
  *   mma_complete()                                        before a d is read, changed otherwise or leaves its scope
+ * From sm_75 on:
+ *   load_matrices(r, row) load_matrices_transposed(r, row)   ldmatrix: four 8 x 8 of 16-bit elements, a row's address a lane
+ *   mma_m16n8k8_f16(d, a0, a1, b0)
+ * From sm_80 on:
+ *   mma_m16n8k16_<type>(d, a, b0, b1)                     f16, bf16
+ *   copy_async(to, from, wanted)                          16 bytes to shared memory, zeros if not wanted
+ *   copies_complete()                                     this thread's have arrived; others' behind a barrier
  *   exp2_approx log2_approx reciprocal_approx             subnormal results are zero
  *   multiply_high(a, b)                                   upper half of a 32 x 32 bit product
  *   float_bits bits_float pack_half2 low_half high_half pack_bf16x2 low_bf16 high_bf16
@@ -42,6 +50,8 @@ DEVICE uint32_t bf16_bits(float x)
     return x != x ? (u >> 16) | 0x40u : (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
 }
 
+#ifndef HAS_PACK_BF16X2
 DEVICE uint32_t pack_bf16x2(float low, float high) { return bf16_bits(low) | bf16_bits(high) << 16; }
+#endif
 
 #endif

@@ -31,6 +31,8 @@ DEVICE void warp_barrier() { __syncwarp(); }
 template <typename T> DEVICE T shuffle_xor(T v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
 template <typename T> DEVICE T shuffle_from(T v, int lane) { return __shfl_sync(~0u, v, lane); }
 
+DEVICE bool any_of_warp(bool condition) { return __any_sync(~0u, condition) != 0; }
+
 template <typename T> DEVICE T load_vector(const void *from) { return *static_cast<const T *>(from); }
 template <typename T> DEVICE void store_vector(void *to, T v) { *static_cast<T *>(to) = v; }
 
@@ -57,6 +59,53 @@ DEFINE_MMA_M8N8K4(row, col)
 DEFINE_MMA_M8N8K4(col, row)
 DEFINE_MMA_M8N8K4(col, col)
 #undef DEFINE_MMA_M8N8K4
+
+DEVICE uint32_t shared_address(const void *p) { return uint32_t(__cvta_generic_to_shared(p)); }
+
+DEVICE void load_matrices(uint32_t (&r)[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+DEVICE void load_matrices_transposed(uint32_t (&r)[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+DEVICE void copy_async(void *to, const void *from, bool wanted)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(wanted ? 16 : 0)
+                 : "memory");
+}
+
+DEVICE void copies_complete() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+#define DEFINE_MMA_M16N8K16(type)                                                                                      \
+    DEVICE void mma_m16n8k16_##type(float *d, const uint32_t(&a)[4], uint32_t b0, uint32_t b1)                         \
+    {                                                                                                                  \
+        asm("mma.sync.aligned.m16n8k16.row.col.f32." #type "." #type ".f32 "                                           \
+            "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                                    \
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                           \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                           \
+    }
+DEFINE_MMA_M16N8K16(f16)
+DEFINE_MMA_M16N8K16(bf16)
+#undef DEFINE_MMA_M16N8K16
+
+DEVICE void mma_m16n8k8_f16(float *d, uint32_t a0, uint32_t a1, uint32_t b0)
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(b0));
+}
+
 DEVICE void mma_complete() {} /* the instruction is synchronous; the emulator's is not */
 
 DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
@@ -85,6 +134,16 @@ DEVICE float high_half(uint32_t pair)
     asm("{.reg .b16 l, h;\n\tmov.b32 {l, h}, %1;\n\tcvt.f32.f16 %0, h;}" : "=f"(value) : "r"(pair));
     return value;
 }
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define HAS_PACK_BF16X2
+DEVICE uint32_t pack_bf16x2(float low, float high)
+{
+    uint32_t packed;
+    asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(packed) : "f"(low), "f"(high));
+    return packed;
+}
+#endif
 
 DEVICE float exp2_approx(float x)
 {

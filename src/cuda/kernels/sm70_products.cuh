@@ -13,9 +13,10 @@
 #include "tensor_forward.cuh"
 
 struct sm70_products {
-    static constexpr bool Asynchronous = false, Scaled = false;
+    static constexpr bool Asynchronous = false, SumsOfWholeRows = false, Scaled = false;
     static constexpr int RowLanes = 10, RowLane = 2; // all bits, and one of them
 
+    DEVICE constexpr bool sums_in_registers(int dv) { return dv <= 64; } // where O leaves room
     DEVICE int operand_row() { return (lane_index() & 7) + 8 * (lane_index() >> 4); }
     DEVICE int operand_key() { return 8 * (lane_index() >> 3 & 1) + (lane_index() & 3) + 4 * (lane_index() >> 4); }
     DEVICE int sum_row(int i) { return ((lane_index() & 5) | (lane_index() >> 1 & 8)) + (i & 2); } // written otherwise, it spills

@@ -46,9 +46,11 @@ struct tensor_forward {
     static constexpr int Dk = Head, Dv = ValueHead, Keys = KeysOfStep, Blocks = BlocksOfWarp;
     static constexpr bool QInRegisters = HoldsQ, All = Everything, Scaled = Family::Scaled;
     static constexpr int Threads = 32 * Warps, Rows = 16 * Blocks * Warps;
-    static constexpr bool SumsInRegisters = Dv <= 64; // those of P as rounded, where O leaves room
+    static constexpr bool SumsInRegisters = Family::sums_in_registers(Dv); // those of P as rounded
+    static constexpr int SumStep = Family::SumsOfWholeRows ? 2 : 1;                  // as elements of a sum of products
     static constexpr int KPitch = TENSOR_PITCH(Dk), VPitch = TENSOR_PITCH(Dv); // bytes
-    static_assert(Dk % 8 == 0 && Dv % 32 == 0 && (Keys == 32 || Keys == 64), "what the loops below assume");
+    static_assert(Dk % 16 == 0 && Dv % 32 == 0 && (Keys == 32 || Keys == 64), "what the loops below assume");
+    static_assert(!Family::Asynchronous || !OneBuffer, "V is on its way while K is read");
 
     struct shared {
         block_of_rows *block;
@@ -66,7 +68,7 @@ struct tensor_forward {
     struct state {
         float o[Blocks][Dv / 16][8];
         // Of rows sum_row(0) and sum_row(2): the maximum, as an exponent of two; sums of this lane's keys.
-        float m[Blocks][2], l[Blocks][2], rounded[SumsInRegisters ? Blocks : 1][2];
+        float m[Blocks][2], l[Blocks][2], rounded[SumsInRegisters ? Blocks : 1][2 * SumStep];
         uint4 q[QInRegisters ? Blocks : 1][QInRegisters ? Dk / 8 : 1];
         uint32_t k_overflow, v_bits; // of Scaled: whether a half of k did; all of v
     };
@@ -85,7 +87,7 @@ struct tensor_forward {
 
     DEVICE float &rounded_sum(const shared &t, state &x, int m, int half)
     {
-        return SumsInRegisters ? x.rounded[SumsInRegisters ? m : 0][half] : t.rounded[(2 * m + half) * Threads];
+        return SumsInRegisters ? x.rounded[SumsInRegisters ? m : 0][half * SumStep] : t.rounded[(2 * m + half) * Threads];
     }
 
     DEVICE shared carve()
@@ -205,6 +207,38 @@ struct tensor_forward {
         }
     }
 
+    // The same by asynchronous copies. A thread keeps to one column, so that its rows are steps of one address.
+    template <int D>
+    DEVICE void start(const attn_job &job, const attn_view &view, const char *head, const char *const *place, int n,
+                      const block_of_rows &w, int key, char *to)
+    {
+        constexpr int Columns = D <= 64 ? 8 : D <= 128 ? 16 : D <= 256 ? 32 : 64, Step = Threads / Columns;
+        const int column = int(thread_index()) % Columns * 8, first = int(thread_index()) / Columns;
+        if (column >= D) return;
+        const bool inside = column < n;
+        to += first * TENSOR_PITCH(D) + 2 * column;
+        if (job.page_size) {
+            // model: rare
+#pragma unroll 1
+            for (int row = first; row < Keys; row += Step, to += Step * TENSOR_PITCH(D))
+                copy_async(to, place[row] + 2 * column, inside && is_needed(w, key + row));
+            // model: end
+            return;
+        }
+        const int64_t step = 2 * Step * view.stride[2];
+        const char *from = head + 2 * ((key + first) * view.stride[2] + column);
+        if (key >= int(w.key) && key + Keys <= int(w.key_end)) {
+#pragma unroll
+            for (int i = 0; i < Keys / Step; i++) copy_async(to + i * Step * TENSOR_PITCH(D), from + i * step, inside);
+            return;
+        }
+        // model: rare
+#pragma unroll 1
+        for (int row = first; row < Keys; row += Step, from += step, to += Step * TENSOR_PITCH(D))
+            copy_async(to, from, inside && is_needed(w, key + row));
+        // model: end
+    }
+
     // The same where no vector load reaches: half by half, when they are needed.
     template <int D, bool IsKey>
     DEVICE void copy_halves(const attn_job &job, const attn_view &view, const char *head, const char *const *place, int n,
@@ -223,15 +257,20 @@ struct tensor_forward {
         // model: end
     }
 
+    DEVICE const char *query_address(const attn_job &job, const block_of_rows &w, uint32_t row, uint32_t group, int column)
+    {
+        return job.q.data + 2 * (attn_row_offset(&job.q, w.seq.q_batch, w.hkv * job.group + row % group,
+                                                 w.seq.q_row + row / group) +
+                                 column);
+    }
+
     DEVICE uint4 load_query(const attn_job &job, const block_of_rows &w, bool eightfold, int r, int column)
     {
         const uint32_t row = uint32_t(w.row) + uint32_t(r), group = uint32_t(job.group);
         const int count = int(job.head_dim) - column;
         uint4 x = {0, 0, 0, 0};
         if (r >= w.rows || count <= 0) return x;
-        const char *p = job.q.data + 2 * (attn_row_offset(&job.q, w.seq.q_batch, w.hkv * job.group + row % group,
-                                                          w.seq.q_row + row / group) +
-                                          column);
+        const char *p = query_address(job, w, row, group, column);
         if (eightfold) return load_vector<uint4>(p);
 #pragma unroll 1
         for (int e = 7; e >= 0; e--) {
@@ -252,13 +291,19 @@ struct tensor_forward {
     DEVICE void load_queries(const attn_job &job, const block_of_rows &w, const shared &t, state &x)
     {
         const bool eightfold = is_eightfold(job.q, job.head_dim);
-        if (QInRegisters) {
+        if constexpr (QInRegisters) {
 #pragma unroll
             for (int m = 0; m < Blocks; m++)
 #pragma unroll
                 for (int k = 0; k < Dk / 8; k++)
                     x.q[QInRegisters ? m : 0][QInRegisters ? k : 0] =
                         load_query_halves(job, w, t, eightfold, 16 * (Blocks * warp() + m) + Family::operand_row(), 8 * k);
+        } else if (Family::Asynchronous && eightfold) {
+#pragma unroll 1
+            for (int c = int(thread_index()); c < Rows * (Dk / 8); c += Threads) {
+                const int r = c / (Dk / 8), k = c % (Dk / 8);
+                copy_async(t.q + r * KPitch + 16 * k, query_address(job, w, uint32_t(w.row) + uint32_t(r), uint32_t(job.group), 8 * k), r < w.rows && 8 * k < job.head_dim);
+            }
         } else {
 #pragma unroll 1
             for (int c = int(thread_index()); c < Rows * (Dk / 8); c += Threads) {
@@ -432,6 +477,8 @@ struct tensor_forward {
         return x + shuffle_xor(x, Family::RowLanes & ~Family::RowLane);
     }
 
+    DEVICE float total_rounded(float x) { return Family::SumsOfWholeRows ? x : total_of_lanes(x); }
+
     // Scores are exponents of two after one factor. With more than masks they are finished in natural units, which hold
     // a bias of the largest float, and become exponents of two as differences.
     struct scaling {
@@ -541,7 +588,7 @@ struct tensor_forward {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int r = warp_row + 16 * m + sum_row(2 * half);
-                const float l = total_of_lanes(x.l[m][half]), rounded = total_of_lanes(rounded_sum(t, x, m, half));
+                const float l = total_of_lanes(x.l[m][half]), rounded = total_rounded(rounded_sum(t, x, m, half));
                 if ((lane() & Family::RowLanes) != 0 || r >= w.rows) continue;
                 float factor;
                 close_row(p, w, r, l == 0 ? -INFINITY : x.m[m][half] * unit, l, t.offset + r, &factor);
@@ -591,43 +638,63 @@ struct tensor_forward {
             if (!find_scales(p, w, t, key)) key = int(w.key_end); // nothing is to be done here
             load_queries(job, w, t, x);
         }
-        if (eightfold) fetch(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, next);
+        if (eightfold) {
+            if (Family::Asynchronous) start<Dk>(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, t.k);
+            else fetch(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, next);
+        }
 #pragma unroll 1
         for (; key < int(w.key_end); key += Keys) {
             const int slot = key & Keys;
             float s[Blocks][Keys / 16][8], shrink[Blocks][2];
             strip<Dv> values;
             typename Family::template operand<Blocks, Keys> weights;
-            block_barrier(); // V is used up; Q and places of rows are written
-            const float k_scale = Scaled ? t.scales->k : 1;
-            if (eightfold) {
-                if (Scaled) convert_keys(k_scale, next, x);
-                put(next, t.k);
-                fetch(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, values);
+            if (Family::Asynchronous) {
+                copies_complete(); // of Q as well
+                if (!eightfold) copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, 1, x, t.k);
+                block_barrier(); // K, Q and places of rows are complete; V is used up
+                if (eightfold) start<Dv>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, t.v);
+                place_keys(job, w, t, key + Keys);
             } else {
-                // model: rare
-                copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, k_scale, x, t.k);
-                // model: end
+                block_barrier(); // V is used up; Q and places of rows are written
+                const float scale = Scaled ? t.scales->k : 1;
+                if (eightfold) {
+                    if (Scaled) convert_keys(scale, next, x);
+                    put(next, t.k);
+                    fetch(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, values);
+                } else {
+                    // model: rare
+                    copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, scale, x, t.k);
+                    // model: end
+                }
+                place_keys(job, w, t, key + Keys);
+                block_barrier(); // K and the next places are complete
             }
-            place_keys(job, w, t, key + Keys);
-            block_barrier(); // K and the next places are complete
             Family::template multiply_scores<tensor_forward>(t, x, s);
             if (OneBuffer) block_barrier(); // K is used up
             if (has_more) finish_scores(job, w, t, key, s);
             if (int(w.last_first) > key || int(w.first_end) < key + Keys) mask_scores(t, key, s);
             softmax({has_more ? 1 : score_scale(job, t) * log2e, has_more ? log2e : 1}, s, x, shrink);
-            const float v_scale = Scaled ? t.scales->v : 1;
-            if (eightfold) {
-                if (Scaled) convert_values(v_scale, values, x);
-                put(values, t.v);
-                fetch(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, next);
+            if (Family::Asynchronous) {
+                Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
+                copies_complete();
+                if (!eightfold) copy_halves<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, 1, x, t.v);
+                block_barrier(); // V and the next places are complete; K is used up
+                if (eightfold && key + Keys < int(w.key_end))
+                    start<Dk>(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, t.k);
             } else {
-                // model: rare
-                copy_halves<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, v_scale, x, t.v);
-                // model: end
+                const float scale = Scaled ? t.scales->v : 1;
+                if (eightfold) {
+                    if (Scaled) convert_values(scale, values, x);
+                    put(values, t.v);
+                    fetch(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, next);
+                } else {
+                    // model: rare
+                    copy_halves<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, scale, x, t.v);
+                    // model: end
+                }
+                Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
+                block_barrier(); // V is complete
             }
-            Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
-            block_barrier(); // V is complete
             Family::template multiply_values<tensor_forward>(t, weights, shrink, x);
         }
         if (Scaled) check_rows(p, w, x);

@@ -21,6 +21,19 @@
   X(sm70_forward_256, 320, 256, 32, 1, 6, 0, 1, 1)
 #define SM70_SHAPES(X) SM70_SHAPES_64(X) SM70_SHAPES_128(X) SM70_SHAPES_256(X)
 
+#define SM80_SHAPES_64(X)                       \
+  X(sm80_forward_64, 32, 32, 64, 2, 4, 0, 0, 2) \
+  X(sm80_forward_64, 64, 64, 64, 2, 4, 0, 0, 2)
+#define SM80_SHAPES_128(X)                       \
+  X(sm80_forward_128, 96, 96, 64, 2, 4, 0, 0, 2) \
+  X(sm80_forward_128, 128, 128, 64, 2, 4, 0, 0, 2)
+#define SM80_SHAPES_256(X)                         \
+  X(sm80_forward_256, 192, 128, 64, 1, 8, 0, 0, 1) \
+  X(sm80_forward_256, 192, 192, 64, 1, 8, 0, 0, 1) \
+  X(sm80_forward_256, 256, 256, 64, 1, 8, 0, 0, 1) \
+  X(sm80_forward_256, 320, 256, 64, 1, 8, 0, 0, 1)
+#define SM80_SHAPES(X) SM80_SHAPES_64(X) SM80_SHAPES_128(X) SM80_SHAPES_256(X)
+
 #define TENSOR_PITCH(d) (2 * (d) + 16) /* bytes from row to row in shared memory */
 #define TENSOR_OUTPUT_PITCH 36         /* floats */
 #define TENSOR_SCRATCH 256             /* bytes a warp, of the body with everything */

@@ -7,8 +7,8 @@
 
 /* One warp, one instruction: every lane's operand words in, accumulators in and out. */
 struct mma_params {
-    const uint32_t *a, *b; /* [lane][2] */
-    float *c;              /* [lane][8] */
+    const uint32_t *a, *b; /* [lane][2]; a [lane][4] for 16 x 8 sums */
+    float *c;              /* [lane][8]; [lane][4] for those */
 };
 
 /* Words in, words out, both one a thread; count means something else in each kernel. */

@@ -109,3 +109,71 @@ KERNEL(probe_meet, 1, 1, word_params, p)
     while (flag[1 - p.count] != 1) {
     }
 }
+
+/* One instruction of 16 x 8 sums: four words of a lane for a, two for b, four sums. */
+#define PROBE_MMA_16(name, call)                                                                                       \
+    KERNEL(probe_mma_##name, 32, 1, mma_params, p)                                                                     \
+    {                                                                                                                  \
+        const unsigned lane = thread_index();                                                                          \
+        const uint4 words = load_vector<uint4>(p.a + 4 * lane);                                                        \
+        const uint32_t a[4] = {words.x, words.y, words.z, words.w};                                                    \
+        const uint2 b = load_vector<uint2>(p.b + 2 * lane);                                                            \
+        float d[4];                                                                                                    \
+        for (int i = 0; i < 4; i++) d[i] = p.c[4 * lane + i];                                                          \
+        call;                                                                                                          \
+        mma_complete();                                                                                                \
+        for (int i = 0; i < 4; i++) p.c[4 * lane + i] = d[i];                                                          \
+    }
+PROBE_MMA_16(k16_f16, mma_m16n8k16_f16(d, a, b.x, b.y))
+PROBE_MMA_16(k16_bf16, mma_m16n8k16_bf16(d, a, b.x, b.y))
+PROBE_MMA_16(k8_f16, mma_m16n8k8_f16(d, a[0], a[1], b.x))
+
+/* Four matrices whose 32 rows lie count words apart, from in; each form twice, in turns, so that a fast lane is in the
+ * next one while a slow one takes its words. 8 words a thread come out. */
+KERNEL(probe_load_matrices, 64, 1, word_params, p)
+{
+    const unsigned i = thread_index(), lane = i % 32, rows = 32 * unsigned(p.count);
+    uint32_t *matrices = reinterpret_cast<uint32_t *>(shared_memory()) + i / 32 * rows;
+    for (unsigned j = lane; j < rows; j += 32) matrices[j] = p.in[i / 32 * rows + j];
+    warp_barrier();
+    const uint32_t *row = matrices + unsigned(p.count) * lane;
+    uint32_t x[4], y[4], again[4];
+    load_matrices(x, row);
+    load_matrices_transposed(y, row);
+    load_matrices(again, row);
+    bool same = true;
+    for (int j = 0; j < 4; j++) same = same && x[j] == again[j];
+    load_matrices_transposed(again, row);
+    for (int j = 0; j < 4; j++) same = same && y[j] == again[j];
+    for (int j = 0; j < 4; j++) {
+        p.out[8 * i + unsigned(j)] = same ? x[j] : 0;
+        p.out[8 * i + 4 + unsigned(j)] = same ? y[j] : 0;
+    }
+}
+
+/* Thread i copies 16 bytes for thread i ^ 33, which takes them behind a barrier; the last count threads copy nothing and
+ * have no address. */
+KERNEL(probe_copy_async, 128, 1, word_params, p)
+{
+    const unsigned i = thread_index();
+    uint32_t *cell = reinterpret_cast<uint32_t *>(shared_memory());
+    const bool wanted = int(i) < 128 - p.count;
+    copy_async(cell + 4 * i, wanted ? p.in + 4 * i : nullptr, wanted);
+    block_barrier(); /* while it is pending */
+    copies_complete();
+    block_barrier();
+    store_vector(p.out + 4 * i, load_vector<uint4>(cell + 4 * (i ^ 33)));
+}
+
+/* One after the other, many pending at a time. */
+KERNEL(probe_many_copies, 32, 1, word_params, p)
+{
+    const unsigned i = thread_index();
+    uint32_t *cell = reinterpret_cast<uint32_t *>(shared_memory());
+    for (unsigned j = 0; j < 40; j++) copy_async(cell + 4 * (32 * j + i), p.in + 4 * (j + i), true);
+    copies_complete();
+    uint32_t sum = 0;
+    for (unsigned j = 0; j < 40; j++) sum += cell[4 * (32 * j + i)];
+    p.out[i] = sum;
+    copies_complete(); /* of nothing */
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// The products of sm_75 and later, mma.sync.m16n8k8 and m16n8k16, as a Family of tensor_forward.cuh.
+//
+// Lanes. With g = lane / 4 and q = lane % 4: A has rows g and g + 8, k = 2 q, 2 q + 1 and 8 more; B of S has key g (ldmatrix on K
+// as it lies), B of O column g (ldmatrix.trans on V); element i of a sum is row g + 4 (i & 2), column 2 q + (i & 1) + 2 (i & 4). So
+// P is an operand as it stands.
+//
+// O is a sum over all steps in the tensor cores, which truncate when they add; sums of P as rounded come from them too, so that what divides
+// O has lost what O has, and a constant V comes back exactly. They are products with ones: one more column block of O, 1 / (Dv / 8) of its
+// work, where unpacking and adding would take two instructions an element beside an exponential.
+#ifndef ATTN_CUDA_SM80_PRODUCTS_CUH
+#define ATTN_CUDA_SM80_PRODUCTS_CUH
+
+#include "tensor_forward.cuh"
+
+// sm_75 has neither asynchronous copies nor k = 16 nor bf16.
+template <bool IsAmpere, bool IsBf16> struct m16n8_products {
+    static constexpr bool Asynchronous = IsAmpere, SumsOfWholeRows = true, Scaled = false;
+    static constexpr int RowLanes = 3, RowLane = 1; // all bits, and one of them
+    static_assert(IsAmpere || !IsBf16, "sm_75 has no bf16");
+
+    DEVICE constexpr bool sums_in_registers(int) { return true; }
+    DEVICE int sum_row(int i) { return (lane_index() >> 2) + 4 * (i & 2); }
+    DEVICE int sum_key(int i) { return 2 * (lane_index() & 3) + (i & 1) + 2 * (i & 4); }
+    DEVICE int output_column(int i) { return 16 * (i / 8) + sum_key(i & 7); } // element i of 16 of 32 columns
+
+    DEVICE void multiply(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+    {
+        if (!IsAmpere) {
+            mma_m16n8k8_f16(d, a[0], a[1], b0);
+            mma_m16n8k8_f16(d, a[2], a[3], b1);
+        } else if (IsBf16) mma_m16n8k16_bf16(d, a, b0, b1);
+        else mma_m16n8k16_f16(d, a, b0, b1);
+    }
+
+    template <class T>
+    DEVICE void multiply_scores(const typename T::shared &t, const typename T::state &, float (&s)[T::Blocks][T::Keys / 16][8])
+    {
+        const int l = lane_index();
+        const char *q = t.q + (16 * T::Blocks * T::warp() + (l & 15)) * T::KPitch + 16 * (l >> 4);
+        const char *k = t.k + ((l & 7) + 8 * (l >> 4)) * T::KPitch + 16 * (l >> 3 & 1);
+#pragma unroll
+        for (int m = 0; m < T::Blocks; m++)
+#pragma unroll
+            for (int n = 0; n < T::Keys / 16; n++)
+#pragma unroll
+                for (int i = 0; i < 8; i++) s[m][n][i] = 0;
+#pragma unroll
+        for (int d = 0; d < T::Dk / 16; d++) {
+            uint32_t a[T::Blocks][4];
+#pragma unroll
+            for (int m = 0; m < T::Blocks; m++) load_matrices(a[m], q + 16 * m * T::KPitch + 32 * d);
+#pragma unroll
+            for (int n = 0; n < T::Keys / 16; n++) {
+                uint32_t b[4];
+                load_matrices(b, k + 16 * n * T::KPitch + 32 * d);
+#pragma unroll
+                for (int m = 0; m < T::Blocks; m++) {
+                    multiply(s[m][n], a[m], b[0], b[1]);
+                    multiply(s[m][n] + 4, a[m], b[2], b[3]);
+                }
+            }
+        }
+        mma_complete();
+    }
+
+    template <int Blocks, int Keys> struct operand {
+        uint32_t word[Blocks][Keys / 16][4];
+    };
+
+    template <class T>
+    DEVICE void make_operand(const float (&s)[T::Blocks][T::Keys / 16][8], bool has_dropout,
+                             const float (&shrink)[T::Blocks][2], const typename T::shared &t, typename T::state &x,
+                             operand<T::Blocks, T::Keys> &p)
+    {
+        const uint32_t ones = IsBf16 ? 0x3f803f80 : 0x3c003c00;
+        scale<T>(shrink, x);
+#pragma unroll
+        for (int m = 0; m < T::Blocks; m++)
+#pragma unroll
+            for (int n = 0; n < T::Keys / 16; n++) {
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const float low = s[m][n][2 * j], high = s[m][n][2 * j + 1];
+                    p.word[m][n][j] = IsBf16 ? pack_bf16x2(low, high) : pack_half2(low, high);
+                }
+                multiply(x.rounded[m], p.word[m][n], ones, ones);
+#pragma unroll
+                for (int j = 0; j < 4; j++) T::drop(t, m, 8 * n + 2 * j, has_dropout, p.word[m][n][j]);
+            }
+    }
+
+    // Most steps find no larger score.
+    template <class T> DEVICE void scale(const float (&shrink)[T::Blocks][2], typename T::state &x)
+    {
+        bool changes = false;
+#pragma unroll
+        for (int r = 0; r < 2 * T::Blocks; r++) changes |= shrink[r / 2][r % 2] != 1;
+        if (!any_of_warp(changes)) return;
+#pragma unroll
+        for (int m = 0; m < T::Blocks; m++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) x.rounded[m][i] *= shrink[m][i >> 1];
+#pragma unroll
+            for (int d = 0; d < T::Dv / 16; d++)
+#pragma unroll
+                for (int i = 0; i < 8; i++) x.o[m][d][i] *= shrink[m][i >> 1 & 1];
+        }
+    }
+
+    template <class T>
+    DEVICE void multiply_values(const typename T::shared &t, const operand<T::Blocks, T::Keys> &p,
+                                const float (&)[T::Blocks][2], typename T::state &x)
+    {
+        const int l = lane_index();
+        const char *v = t.v + (l & 15) * T::VPitch + 16 * (l >> 4);
+#pragma unroll
+        for (int n = 0; n < T::Keys / 16; n++)
+#pragma unroll
+            for (int d = 0; d < T::Dv / 16; d++) {
+                uint32_t b[4];
+                load_matrices_transposed(b, v + 16 * n * T::VPitch + 32 * d);
+#pragma unroll
+                for (int m = 0; m < T::Blocks; m++) {
+                    multiply(x.o[m][d], p.word[m][n], b[0], b[1]);
+                    multiply(x.o[m][d] + 4, p.word[m][n], b[2], b[3]);
+                }
+            }
+        mma_complete();
+    }
+};
+
+// Each shape with both bodies, of f16 and, from sm_80 on, of bf16.
+#define SM75_KERNELS(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                  \
+    M16N8_KERNELS(sm75, f16, false, false, dk, dv, keys, blocks, warps, one_buffer, blocks_per_sm)
+#define SM80_KERNELS(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                  \
+    M16N8_KERNELS(sm80, f16, true, false, dk, dv, keys, blocks, warps, one_buffer, blocks_per_sm)                    \
+    M16N8_KERNELS(sm80, bf16, true, true, dk, dv, keys, blocks, warps, one_buffer, blocks_per_sm)
+#define M16N8_KERNELS(family, type, ampere, bf16, dk, dv, keys, blocks, warps, one_buffer, blocks_per_sm)             \
+    M16N8_KERNEL(family##_forward_##dk##_##dv##_##type, ampere, bf16, dk, dv, keys, blocks, warps, one_buffer,       \
+                 blocks_per_sm, false)                                                                               \
+    M16N8_KERNEL(family##_forward_##dk##_##dv##_##type##_all, ampere, bf16, dk, dv, keys, blocks, warps, one_buffer, \
+                 blocks_per_sm, true)
+#define M16N8_KERNEL(name, ampere, bf16, dk, dv, keys, blocks, warps, one_buffer, blocks_per_sm, all)                 \
+    KERNEL(name, 32 * warps, blocks_per_sm, attn_simt_forward, p)                                                    \
+    {                                                                                                                \
+        tensor_forward<m16n8_products<ampere, bf16>, dk, dv, keys, blocks, warps, false, one_buffer,                 \
+                       all>::forward(p);                                                                             \
+    }
+
+#endif
