@@ -38,7 +38,7 @@ static void set_score(float *k, float score)
 static void values_grow(int64_t j, float *k, float *v)
 {
     (void)k;
-    if (j >= 70) multiply(v, 1e6f);
+    if (j >= 100) multiply(v, 1e6f);
 }
 
 static void values_of_all_sizes(int64_t j, float *k, float *v)
@@ -70,6 +70,13 @@ static void one_key_grows(int64_t j, float *k, float *v)
 {
     (void)v;
     if (j == 90) multiply(k, -1e5f);
+}
+
+/* A score like the others, whose one product is -infinity where the key overflows. */
+static void one_number_grows(int64_t j, float *k, float *v)
+{
+    (void)v;
+    if (j == 90) set_score(k, -1e5f);
 }
 
 static void zero_rules(int64_t j, float *k, float *v)
@@ -115,8 +122,17 @@ static const struct range ranges[] = {
     {.name = "values-of-all-sizes", .q = 1, .k = 1, .v = 1, .edit = values_of_all_sizes},
     {.name = "first-values-are-zero", .q = 1, .k = 1, .v = 1, .edit = first_values_are_zero},
     {.name = "no-values", .q = 1, .k = 1, .v = 1, .edit = no_values},
+    {.name = "no-values-q-k-1e-30", .q = 1e-30f, .k = 1e-30f, .v = 1, .edit = no_values},
     {.name = "keys-grow", .q = 1e-5f, .k = 1, .v = 1, .edit = keys_grow},
     {.name = "one-key-grows", .q = 1e-4f, .k = 1, .v = 1, .edit = one_key_grows},
+    {.name = "one-number-grows", .q = 1, .k = 1, .v = 1, .edit = one_number_grows, .first_query = 1e-5f},
+    {.name = "one-number-grows-unaligned",
+     .q = 1,
+     .k = 1,
+     .v = 1,
+     .edit = one_number_grows,
+     .first_query = 1e-5f,
+     .layout = LAYOUT_HOSTILE},
     {.name = "zero-rules", .q = 0, .k = 1, .v = 1, .scale = 1, .edit = zero_rules},
     {.name = "zero-rules-by-far", .q = 0, .k = 1, .v = 1, .scale = 1, .edit = zero_rules_by_far},
     {.name = "small-one-rules", .q = 0, .k = 1, .v = 1, .scale = 1, .edit = small_one_rules},

@@ -367,7 +367,8 @@ struct tensor_forward {
         to.score = job.scale * inverse_power(to.q) * inverse_power(to.k);
         to.value = inverse_power(to.v);
         to.trusted = largest[0] < infinite && largest[1] < infinite && largest[2] < infinite &&
-                     fabsf(to.score) * float(job.head_dim) <= 0x1p-8f; // which NaN is not
+                     fabsf(to.score) * float(job.head_dim) <= 0x1p-8f && // which NaN is not
+                     fabsf(to.score) >= 0x1p-120f;                       // a mask's -inf times 0 would be NaN
     }
 
     // Places of rows and of the step at `key` are written. Ends with a barrier. False: halves are not good enough, whatever comes.
