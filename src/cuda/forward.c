@@ -3,7 +3,10 @@
  * simt_forward_pad for rows that a sequence owns and does not use. The host reads no length: grids are made for the
  * sizes of the problem, and tasks that a sequence lacks end at once.
  *
- * Workspace, in GPU memory: partial results [B][Hkv][row][piece][Dv + 2] in float32, if any sequence can be cut. */
+ * A kernel that has doubts is followed by one of simt, which does again what the first has marked; it is always launched, as the host
+ * waits for nothing, and leaves at once where nothing is marked.
+ *
+ * Workspace, in GPU memory: partial results [B][Hkv][row][piece][Dv + 2] in float32, if any sequence can be cut; doubts [task][2]. */
 #include "calls.h"
 #include "kernels/params.h"
 #include <stdio.h>
@@ -37,10 +40,15 @@ static double task_count(const attn_simt_forward *p)
     return (double)p->job.batch * (double)p->job.heads_kv * (double)p->row_blocks * (double)p->pieces;
 }
 
+static double workspace_bytes(const attn_simt_forward *p, const attn_forward_kernel *kernel)
+{
+    return partial_bytes(p) + (kernel->has_doubts ? task_count(p) * 2 * sizeof(uint32_t) : 0);
+}
+
 double attn_cuda_forward_blocks(const attn_job *job, const attn_forward_kernel *kernel, double *bytes)
 {
     const attn_simt_forward p = parameters_of(job, kernel);
-    *bytes = partial_bytes(&p);
+    *bytes = workspace_bytes(&p, kernel);
     return task_count(&p);
 }
 
@@ -54,9 +62,10 @@ attn_status attn_cuda_plan_forward(const attn_context *ctx, const attn_job *job,
     ATTN_TRY(attn_cuda_find(plan->device - 1, &d));
     ATTN_TRY(attn_cuda_choose_forward(d, job, &ctx->force, &kernel, why, sizeof why));
     const attn_simt_forward p = parameters_of(job, kernel);
-    if (partial_bytes(&p) > 7e13 || task_count(&p) > 9e18)
-        return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", partial_bytes(&p));
-    plan->workspace_bytes = attn_job_is_empty(job) ? 0 : (size_t)partial_bytes(&p);
+    const double bytes = workspace_bytes(&p, kernel);
+    if (bytes > 7e13 || task_count(&p) > 9e18)
+        return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", bytes);
+    plan->workspace_bytes = attn_job_is_empty(job) ? 0 : (size_t)bytes;
     plan->num_splits = (int32_t)attn_simt_pieces(job, job->max_q, job->max_k);
     snprintf(plan->isa, sizeof plan->isa, "%s", kernel->family);
     snprintf(plan->kernel, sizeof plan->kernel, "%s", kernel->label);
@@ -88,6 +97,26 @@ static attn_status launch_few(attn_cuda_device *d, const char *kernel, const att
     return launch(d, "simt_forward", kernel, p, blocks, SIMT_FOLD_THREADS, 0, stream);
 }
 
+static attn_status launch_tasks(attn_cuda_device *d, const attn_forward_kernel *k, const attn_simt_forward *p,
+                                CUstream stream)
+{
+    return launch(d, k->module, k->name, p, (double)p->tasks, k->threads, k->shared_bytes, stream);
+}
+
+/* What the launch before has marked. */
+static attn_status launch_again(attn_cuda_device *d, const forward_call *call, CUstream stream)
+{
+    const attn_simt_forward *first = &call->p;
+    const attn_forward_kernel *plain = attn_cuda_plain_forward(&first->job);
+    attn_simt_forward p = parameters_of(&first->job, plain);
+    p.tasks = (int64_t)task_count(&p);
+    p.partials = first->partials;
+    p.doubts = first->doubts;
+    p.doubt_rows = call->kernel->rows;
+    p.doubt_blocks = first->row_blocks;
+    return launch_tasks(d, plain, &p, stream);
+}
+
 static attn_status run_forward(attn_cuda_device *d, void *arg, void *workspace, CUstream stream)
 {
     forward_call *call = arg;
@@ -96,7 +125,9 @@ static attn_status run_forward(attn_cuda_device *d, void *arg, void *workspace, 
     const attn_job *job = &p->job;
     p->tasks = (int64_t)task_count(p);
     p->partials = workspace;
-    if (job->max_q) ATTN_TRY(launch(d, k->module, k->name, p, (double)p->tasks, k->threads, k->shared_bytes, stream));
+    if (k->has_doubts) p->doubts = (uint32_t *)workspace + (size_t)partial_bytes(p) / sizeof(uint32_t);
+    if (job->max_q) ATTN_TRY(launch_tasks(d, k, p, stream));
+    if (job->max_q && k->has_doubts) ATTN_TRY(attn_cuda_late(launch_again(d, call, stream)));
     if (job->max_q && p->pieces > 1)
         ATTN_TRY(attn_cuda_late(launch_few(d, "simt_forward_fold", p,
                                            (double)job->batch * (double)job->heads_kv * (double)p->row_room, stream)));

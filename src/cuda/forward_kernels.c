@@ -10,42 +10,57 @@ enum { VOLTA_SHARED_BYTES = 98304 }; /* that a block of sm_70 may have */
  * a block of few rows is for problems of few rows. */
 #define SIMT_SHARED(rows) \
   (((rows) + SIMT_KEYS) * SIMT_STRIDE * 4 + (rows)*3 * 8 + SIMT_KEYS * 2 * (8 + 4) + SIMT_BLOCK_BYTES)
-#define SIMT(name, columns, rows, most_rows)                                         \
-  {"simt",  "forward_simt", "simt_forward", "simt_forward_" name, ATTN_MAX_HEAD_DIM, \
-   columns, rows,           most_rows,      SIMT_THREADS,         SIMT_SHARED(rows), \
-   true},
+#define SIMT(name, columns, rows, most_rows) \
+  {"simt",                                   \
+   "forward_simt",                           \
+   "simt_forward",                           \
+   "simt_forward_" name,                     \
+   ATTN_MAX_HEAD_DIM,                        \
+   columns,                                  \
+   rows,                                     \
+   most_rows,                                \
+   SIMT_THREADS,                             \
+   SIMT_SHARED(rows),                        \
+   true,                                     \
+   0,                                        \
+   false},
 
 /* Tensor cores: a body for masks, then one for everything. */
-#define TENSOR(family, module, suffix, dtype, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)   \
-  TENSOR_BODY(family, module, suffix, dtype, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 0) \
-  TENSOR_BODY(family, module, suffix "_all", dtype, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1)
-#define TENSOR_BODY(family, module, suffix, dtype, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all) \
-  {#family,                                                                                                      \
-   "forward_" #family "_d" #dk "_" #dv suffix,                                                                   \
-   #module,                                                                                                      \
-   #family "_forward_" #dk "_" #dv suffix,                                                                       \
-   dk,                                                                                                           \
-   dv,                                                                                                           \
-   TENSOR_ROWS(dv, blocks, warps),                                                                               \
-   0,                                                                                                            \
-   32 * (warps),                                                                                                 \
-   TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all),                                  \
-   all,                                                                                                          \
-   dtype},
+#define TENSOR(family, module, suffix, dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)   \
+  TENSOR_BODY(family, module, suffix, dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 0) \
+  TENSOR_BODY(family, module, suffix "_all", dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1)
+#define TENSOR_BODY(family, module, suffix, dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer,  \
+                    all)                                                                                             \
+  {#family,                                                                                                          \
+   "forward_" #family "_d" #dk "_" #dv suffix,                                                                       \
+   #module,                                                                                                          \
+   #family "_forward_" #dk "_" #dv suffix,                                                                           \
+   dk,                                                                                                               \
+   dv,                                                                                                               \
+   TENSOR_ROWS(dv, blocks, warps),                                                                                   \
+   0,                                                                                                                \
+   32 * (warps),                                                                                                     \
+   TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all) + ((scaled) ? TENSOR_BF16_BYTES : 0), \
+   all,                                                                                                              \
+   dtype,                                                                                                            \
+   scaled},
 #define SM70(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm) \
-  TENSOR(sm70, module, "", ATTN_F16, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)
-#define SM80(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)      \
-  TENSOR(sm80, module, "_f16", ATTN_F16, dk, dv, keys, blocks, warps, q_in_registers, one_buffer) \
-  TENSOR(sm80, module, "_bf16", ATTN_BF16, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)
+  TENSOR(sm70, module, "", ATTN_F16, false, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)
+#define SM70_BF16(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm) \
+  TENSOR(sm70, module##_bf16, "_bf16", ATTN_BF16, true, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)
+#define SM80(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)             \
+  TENSOR(sm80, module, "_f16", ATTN_F16, false, dk, dv, keys, blocks, warps, q_in_registers, one_buffer) \
+  TENSOR(sm80, module, "_bf16", ATTN_BF16, false, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)
 
-static const attn_forward_kernel kernels[] = {SM70_SHAPES(SM70) SM80_SHAPES(SM80) SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16)
-                                                  SIMT("64", 64, 128, 0) SIMT("128", 128, 128, 0)
-                                                      SIMT("256", 256, 64, 0) SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
+static const attn_forward_kernel kernels[] = {
+    SM70_SHAPES(SM70) SM70_BF16_SHAPES(SM70_BF16) SM80_SHAPES(SM80) SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16)
+        SIMT("64", 64, 128, 0) SIMT("128", 128, 128, 0) SIMT("256", 256, 64, 0) SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
-#define FITS_VOLTA(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)            \
-  _Static_assert(TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1) * blocks_per_sm <= \
-                     VOLTA_SHARED_BYTES,                                                                      \
+#define FITS_VOLTA(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                 \
+  _Static_assert((TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1) + TENSOR_BF16_BYTES) * \
+                         blocks_per_sm <=                                                                          \
+                     VOLTA_SHARED_BYTES,                                                                           \
                  "shared memory of sm_70");
 SM70_SHAPES(FITS_VOLTA)
 _Static_assert(SIMT_SHARED(128) <= VOLTA_SHARED_BYTES, "shared memory of sm_70");
@@ -118,12 +133,36 @@ static bool is_wanted(const attn_forward_kernel *k, const attn_cuda_device *d, c
     return force->kernel[0] || (d->capability >= f->from && d->capability < f->below);
 }
 
+const attn_forward_kernel *attn_cuda_plain_forward(const attn_job *job)
+{
+    for (int n = 0;; n++)
+        if (strcmp(kernels[n].family, "simt") == 0 && serves(&kernels[n], job)) return &kernels[n];
+}
+
+static bool has_code(const attn_cuda_device *d, const char *module)
+{
+    return attn_cuda_choose_image(attn_cuda_images, module, d->capability) >= 0;
+}
+
+static const char *type_of(const attn_forward_kernel *k)
+{
+    if (!is_tensor(k)) return "";
+    if (k->has_doubts) return "bf16, scaled to f16, on ";
+    return k->dtype == ATTN_F16 ? "f16 on " : "bf16 on ";
+}
+
 static attn_status none_serves(const attn_job *job, const char *forced)
 {
     const char *why = NULL;
-    for (int n = 0; n < KERNELS && !why; n++)
-        if (is_tensor(&kernels[n]) && attn_kernel_is(kernels[n].label, forced))
-            why = not_for_tensor_cores(&kernels[n], job);
+    for (int n = 0; n < KERNELS; n++) {
+        if (!is_tensor(&kernels[n]) || !attn_kernel_is(kernels[n].label, forced)) continue;
+        const char *first = not_for_tensor_cores(&kernels[n], job);
+        if (!first) { /* one takes its types */
+            why = NULL;
+            break;
+        }
+        if (!why) why = first;
+    }
     return attn_fail(ATTN_UNSUPPORTED, "kernel=%s is forced, which does not serve this problem: %s", forced,
                      why ? why : "its head sizes, or what it asks for");
 }
@@ -135,15 +174,12 @@ attn_status attn_cuda_choose_forward(const attn_cuda_device *d, const attn_job *
     for (int n = 0; n < KERNELS; n++) {
         const attn_forward_kernel *k = &kernels[n];
         if (!is_wanted(k, d, force) || !serves(k, job)) continue;
-        if (attn_cuda_choose_image(attn_cuda_images, k->module, d->capability) < 0) {
+        if (!has_code(d, k->module) || (k->has_doubts && !has_code(d, "simt_forward"))) {
             without_code = k;
             continue;
         }
         *kernel = k;
-        snprintf(reason, reason_bytes, "%s%s%s", force->kernel[0] || force->family[0] ? "forced; " : "",
-                 !is_tensor(k)          ? ""
-                 : k->dtype == ATTN_F16 ? "f16 on "
-                                        : "bf16 on ",
+        snprintf(reason, reason_bytes, "%s%s%s", force->kernel[0] || force->family[0] ? "forced; " : "", type_of(k),
                  family_of(k)->what);
         return ATTN_OK;
     }

@@ -15,6 +15,7 @@ typedef struct attn_forward_kernel {
     uint32_t threads, shared_bytes;
     bool everything; /* more than masks */
     int32_t dtype;   /* of q, k and v on tensor cores; simt takes all */
+    bool has_doubts; /* leaves tasks to a launch of simt behind it (kernels/bf16_halves.cuh) */
 } attn_forward_kernel;
 
 /* Whether `force` may name it: a label, or the start of labels up to a "_". */
@@ -25,5 +26,8 @@ bool attn_cuda_is_forward(const char *word);
  * the library has no code of it for the GPU. Depends on nothing but its arguments. */
 attn_status attn_cuda_choose_forward(const attn_cuda_device *device, const attn_job *job, const attn_force *force,
                                      const attn_forward_kernel **kernel, char *reason, size_t reason_bytes);
+
+/* That of simt, which serves every problem. */
+const attn_forward_kernel *attn_cuda_plain_forward(const attn_job *job);
 
 #endif

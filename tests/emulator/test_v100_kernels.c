@@ -68,7 +68,7 @@ static void lay_out(struct row *r)
   static void feature_##name(struct row *r) { __VA_ARGS__; }
 #define ROW(name, all, ...) {#name, all, feature_##name},
 #define SIZE_ROW(d, dv, kernel) {d, dv, kernel},
-#define TYPE_ROW(name, type, block, tensor_cores) {#name, type, block, tensor_cores},
+#define TYPE_ROW(name, type, block, suffix) {#name, type, block, suffix},
 
 #define FEATURE DEFINE
 #define SIZE NONE
@@ -104,7 +104,7 @@ static const struct {
     const char *name;
     int32_t kv;
     int64_t block;
-    int tensor_cores;
+    const char *suffix; /* of the kernels on tensor cores; NULL: there are none */
 } types[] = {
 #include "v100_kernels.inc"
 };
@@ -142,8 +142,8 @@ static int exists(const struct row *r, int type)
 static void expected_kernel(int feature, int size, int type, int tensor_cores, char *label, size_t bytes)
 {
     const char *kernel = sizes[size].kernel;
-    if (!tensor_cores || !types[type].tensor_cores || !strcmp(kernel, "forward_simt")) kernel = "forward_simt";
-    snprintf(label, bytes, "%s%s", kernel, features[feature].all && strcmp(kernel, "forward_simt") ? "_all" : "");
+    if (!tensor_cores || !types[type].suffix || !strcmp(kernel, "forward_simt")) snprintf(label, bytes, "forward_simt");
+    else snprintf(label, bytes, "%s%s%s", kernel, types[type].suffix, features[feature].all ? "_all" : "");
 }
 
 /* Asks for every row's plan; returns how many there are. tensor_cores: whether kernels of sm_70 are to be found where
@@ -224,7 +224,7 @@ static void kernel_is_forced(void **state)
                     assert_string_equal(plan.kernel, label);
                 } else
                     calls_expect(status, ATTN_UNSUPPORTED,
-                                 types[t].tensor_cores ? "its head sizes" : "they take q, k and v in f16");
+                                 types[t].suffix ? "its head sizes" : "it takes q, k and v in f16");
             }
     attn_destroy(ctx);
 }

@@ -144,6 +144,7 @@ void suite_run_grid(struct suite *s);
 void suite_run_random(struct suite *s);
 void suite_run_sizes(struct suite *s);
 void suite_run_values(struct suite *s);
+void suite_run_ranges(struct suite *s);
 void suite_run_metamorphic(struct suite *s);
 void suite_run_determinism(struct suite *s);
 void suite_run_dropout(struct suite *s);

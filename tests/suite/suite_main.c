@@ -12,6 +12,7 @@
 static const struct suite_section sections[] = {
     {"sizes", "around the sizes in which kernels work", suite_run_sizes},
     {"values", "exp, tanh, rounding, NaN", suite_run_values},
+    {"ranges", "bf16 of all magnitudes", suite_run_ranges},
     {"random", "seeded random small problems, against the reference", suite_run_random},
     {"dropout", "masks against Philox written from the specification", suite_run_dropout},
     {"append", "cache writes, bit for bit", suite_run_append},

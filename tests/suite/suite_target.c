@@ -71,14 +71,13 @@ static void note_kernel(struct suite_check *check, const char *kernel)
         }
 }
 
-/* The family that serves a problem on a target: tensor cores take one type and its head sizes, all else is simt's. */
+/* The family that serves a problem on a target: tensor cores take two types and some head sizes, all else is simt's. */
 static const char *family_of(const struct suite_target *target, const attn_problem *p)
 {
     if (strncmp(target->isa, "sm", 2) || !p) return target->isa;
-    attn_dtype type = p->q.dtype;
-    int one = (type == ATTN_F16 || (type == ATTN_BF16 && strcmp(target->isa, "sm70"))) && p->k.dtype == type &&
-              p->v.dtype == type;
-    int largest = !strcmp(target->isa, "sm70");
+    int32_t type = p->q.dtype;
+    int one = (type == ATTN_F16 || type == ATTN_BF16) && p->k.dtype == type && p->v.dtype == type;
+    int largest = !strcmp(target->isa, "sm70") && type == ATTN_F16;
     return one && p->q.shape[3] <= (largest ? 576 : 320) && p->v.shape[3] <= (largest ? 512 : 256) ? target->isa
                                                                                                    : "simt";
 }

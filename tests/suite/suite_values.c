@@ -147,8 +147,10 @@ static const struct nan_case {
     const char *name;
     int64_t sq, hq;
     int in_value;
-} nan_cases[] = {
-    {"key-few-rows", 3, 2, 0}, {"key-many-rows", 40, 2, 0}, {"value-few-rows", 3, 2, 1}, {"value-many-rows", 40, 2, 1}};
+    int32_t type;
+} nan_cases[] = {{"key-few-rows", 3, 2, 0, ATTN_F32},         {"key-many-rows", 40, 2, 0, ATTN_F32},
+                 {"value-few-rows", 3, 2, 1, ATTN_F32},       {"value-many-rows", 40, 2, 1, ATTN_F32},
+                 {"key-many-rows-bf16", 40, 2, 0, ATTN_BF16}, {"value-many-rows-bf16", 40, 2, 1, ATTN_BF16}};
 
 /* Causal, so that key at is seen by the queries from at + Sq - Sk on. A masked NaN may or may not spread. */
 static void expect_nan(struct suite_check *check, const struct suite_built *t, const struct suite_result *x, int64_t at)
@@ -168,6 +170,7 @@ static void one_nan(struct suite_check *check, const void *arg)
     for (int d = 0; d < 24; d++) nan[d] = NAN;
     for (int64_t at = 0; at < 150; at += at < 20 ? 1 : 13) {
         struct suite_case c = {.hq = n->hq, .sq = n->sq, .sk = 150, .d = 24, .mask = ATTN_CAUSAL};
+        c.q_type = c.k_type = c.v_type = c.out_type = n->type;
         struct suite_built t;
         struct suite_result x = {0};
         suite_settle(&c);

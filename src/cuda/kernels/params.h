@@ -26,6 +26,10 @@ typedef struct attn_simt_forward {
     float *partials;           /* [B][Hkv][row_room][pieces][Dv + 2]: m, l, O; NULL: pieces is 1 */
     int64_t tasks, row_blocks; /* bounds by max_q and max_k */
     int64_t pieces, row_room;
+    /* [task][2] of a kernel with scaled halves (bf16_halves.cuh): whether O may be too far off, and whether that matters, as V
+     * is not all zeros. A launch of simt behind it, whose blocks are others, does only what overlaps tasks with both. */
+    uint32_t *doubts;
+    int64_t doubt_rows, doubt_blocks; /* rows of a block and row_blocks of that kernel; 0: everything is to be done */
 } attn_simt_forward;
 
 typedef struct attn_simt_append {

@@ -391,11 +391,23 @@ template <int R, int Chunks> DEVICE void run_task(const attn_simt_forward &p, co
     store_rows(p, w, t, state, o);
 }
 
+// Whether a task is to be done: each, or behind a kernel that has doubts what overlaps its doubtful ones.
+DEVICE bool is_to_do(const attn_simt_forward &p, const block_of_rows &w)
+{
+    if (!p.doubt_rows) return true;
+    const int64_t first = (w.b * p.job.heads_kv + w.hkv) * p.doubt_blocks;
+    for (int64_t block = w.row / p.doubt_rows; block <= (w.row + w.rows - 1) / p.doubt_rows; block++) {
+        const uint32_t *doubts = p.doubts + 2 * ((first + p.doubt_blocks - 1 - block) * p.pieces + w.piece);
+        if (doubts[0] && doubts[1]) return true;
+    }
+    return false;
+}
+
 template <int R, int Chunks> DEVICE void forward(const attn_simt_forward &p)
 {
     const tile t = carve_shared(16 * R);
     for (bool first = true; next_block(p, first, 16 * R, *t.block); first = false)
-        if (t.block->found) run_task<R, Chunks>(p, t);
+        if (t.block->found && is_to_do(p, *t.block)) run_task<R, Chunks>(p, t);
 }
 
 // O of a row from its pieces, in their order.

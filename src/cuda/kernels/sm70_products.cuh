@@ -13,7 +13,7 @@
 #include "tensor_forward.cuh"
 
 struct sm70_products {
-    static constexpr bool Asynchronous = false, SumsOfWholeRows = false, StoresPairs = false;
+    static constexpr bool Asynchronous = false, SumsOfWholeRows = false, StoresPairs = false, Scaled = false;
     static constexpr int RowLanes = 10, RowLane = 2; // all bits, and one of them
     struct places {};
 
@@ -147,10 +147,16 @@ struct sm70_products {
     }
 };
 
-#define SM70_KERNELS(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                  \
-    TENSOR_BODY(sm70_forward_##dk##_##dv, sm70_products, dk, dv, keys, blocks, warps, q_in_registers, one_buffer,    \
-                blocks_per_sm, false)                                                                                \
-    TENSOR_BODY(sm70_forward_##dk##_##dv##_all, sm70_products, dk, dv, keys, blocks, warps, q_in_registers,          \
-                one_buffer, blocks_per_sm, true)
+// q, k and v in bf16, which these products do not know: as halves (bf16_halves.cuh).
+struct sm70_bf16_products : sm70_products {
+    static constexpr bool Scaled = true;
+};
+
+#define SM70_BODIES(name, family, ...)                                                                                \
+    TENSOR_BODY(name, family, __VA_ARGS__, false)                                                                    \
+    TENSOR_BODY(name##_all, family, __VA_ARGS__, true)
+#define SM70_KERNELS(module, dk, dv, ...) SM70_BODIES(sm70_forward_##dk##_##dv, sm70_products, dk, dv, __VA_ARGS__)
+#define SM70_BF16_KERNELS(module, dk, dv, ...)                                                                        \
+    SM70_BODIES(sm70_forward_##dk##_##dv##_bf16, sm70_bf16_products, dk, dv, __VA_ARGS__)
 
 #endif

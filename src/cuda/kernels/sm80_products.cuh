@@ -15,7 +15,7 @@
 
 // sm_75 has neither asynchronous copies nor k = 16 nor bf16.
 template <bool IsAmpere, bool IsBf16> struct m16n8_products {
-    static constexpr bool Asynchronous = IsAmpere, SumsOfWholeRows = true, StoresPairs = true;
+    static constexpr bool Asynchronous = IsAmpere, SumsOfWholeRows = true, StoresPairs = true, Scaled = false;
     static constexpr int OutKind = IsBf16 ? ROWS_BF16 : ROWS_F16;
     static constexpr int RowLanes = 3, RowLane = 1; // all bits, and one of them
     static_assert(IsAmpere || !IsBf16, "sm_75 has no bf16");

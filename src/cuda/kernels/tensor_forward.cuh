@@ -32,7 +32,7 @@
 #define ATTN_CUDA_TENSOR_FORWARD_CUH
 
 #include "forward.cuh"
-#include "tensor_shapes.h"
+#include "bf16_halves.cuh"
 
 #define TENSOR_LARGEST 3.40282347e38f
 
@@ -46,7 +46,7 @@ DEVICE bool is_eightfold(const attn_view &t, int64_t n)
 template <class Family, int Head, int ValueHead, int KeysOfStep, int BlocksOfWarp, int Warps, bool HoldsQ, bool OneBuffer, bool Everything>
 struct tensor_forward {
     static constexpr int Dk = Head, Dv = ValueHead, Keys = KeysOfStep, Blocks = BlocksOfWarp;
-    static constexpr bool QInRegisters = HoldsQ, All = Everything;
+    static constexpr bool QInRegisters = HoldsQ, All = Everything, Scaled = Family::Scaled;
     static constexpr int Threads = 32 * Warps, Split = TENSOR_SPLIT(Dv), Rows = 16 * Blocks * Warps / Split;
     static constexpr int DkOfWarp = Dk / Split, DvOfWarp = Dv / Split;
     static constexpr bool SumsInRegisters = Family::sums_in_registers(Dv); // those of P as rounded
@@ -63,6 +63,7 @@ struct tensor_forward {
         int *first, *end;           // [row] visible keys
         float *rounded;             // [2 Blocks][thread] sums of P as rounded, unless in registers
         float *scratch;             // [2][32] of this warp; only for All
+        bf16_scales *scales;        // only for Scaled
         char *q, *k, *v;
         float *parts;           // [team][part][of eight keys][lane][4] S of parts of the head size, where warps share rows
         int64_t *offset;        // [row], at the end in place of q, k and v: where O goes
@@ -75,6 +76,7 @@ struct tensor_forward {
         float m[Blocks][2], l[Blocks][2], rounded[SumsInRegisters ? Blocks : 1][2 * SumStep];
         uint4 q[QInRegisters ? Blocks : 1][QInRegisters ? DkOfWarp / 8 : 1];
         typename Family::places at;
+        uint32_t k_overflow, v_bits; // of Scaled: whether a half of k did; all of v
     };
 
     template <int D> struct strip {
@@ -112,7 +114,8 @@ struct tensor_forward {
         t.rounded = reinterpret_cast<float *>(t.end + Rows) + thread_index();
         float *free = reinterpret_cast<float *>(t.end + Rows) + 2 * Blocks * Threads;
         t.scratch = free + TENSOR_SCRATCH / 4 * warp();
-        t.q = reinterpret_cast<char *>(free) + (All ? TENSOR_SCRATCH * Warps : 0);
+        t.scales = reinterpret_cast<bf16_scales *>(reinterpret_cast<char *>(free) + (All ? TENSOR_SCRATCH * Warps : 0));
+        t.q = reinterpret_cast<char *>(t.scales) + (Scaled ? TENSOR_BF16_BYTES : 0);
         t.k = t.q + (QInRegisters ? 0 : Rows * KPitch);
         t.v = OneBuffer ? t.k : t.k + Keys * KPitch;
         t.parts = reinterpret_cast<float *>(t.v + Keys * (OneBuffer ? TENSOR_LARGER(KPitch, VPitch) : VPitch)) + 4 * lane();
@@ -198,6 +201,34 @@ struct tensor_forward {
         }
     }
 
+    // bf16 as halves, in place.
+    DEVICE void convert_keys(float scale, strip<Dk> &keys, state &x)
+    {
+#pragma unroll
+        for (int i = 0; i < strip<Dk>::Count; i++) {
+            keys.word[i] = bf16_halves(keys.word[i], scale);
+            x.k_overflow |= halves_overflow(keys.word[i]);
+        }
+    }
+
+    DEVICE void convert_values(float scale, strip<Dv> &values, state &x)
+    {
+#pragma unroll
+        for (int i = 0; i < strip<Dv>::Count; i++) {
+            const uint4 word = values.word[i];
+            x.v_bits |= word.x | word.y | word.z | word.w;
+            values.word[i] = bf16_halves(word, scale);
+        }
+    }
+
+    DEVICE uint16_t convert_half(bool is_key, float scale, uint16_t word, state &x)
+    {
+        const uint32_t half = bf16_halves(uint32_t(word), scale);
+        if (is_key) x.k_overflow |= halves_overflow(half);
+        else x.v_bits |= word;
+        return uint16_t(half);
+    }
+
     template <int D> DEVICE void put(const strip<D> &from, char *to)
     {
         if (Split > 1) return put_of_row(from, to);
@@ -260,18 +291,19 @@ struct tensor_forward {
     }
 
     // The same where no vector load reaches: half by half, when they are needed.
-    template <int D>
+    template <int D, bool IsKey>
     DEVICE void copy_halves(const attn_job &job, const attn_view &view, const char *head, const char *const *place, int n,
-                            const block_of_rows &w, int key, char *to)
+                            const block_of_rows &w, int key, float scale, state &x, char *to)
     {
         // model: rare
 #pragma unroll 1
         for (int c = int(thread_index()); c < Keys * D; c += Threads) {
             const int row = c / D, column = c % D;
-            uint16_t x = 0;
+            uint16_t word = 0;
             if (column < n && is_needed(w, key + row))
-                x = attn_load_u16(row_address(job, view, head, place, key, row) + 2 * column);
-            attn_store_u16(to + row * TENSOR_PITCH(D) + 2 * column, x);
+                word = attn_load_u16(row_address(job, view, head, place, key, row) + 2 * column);
+            if (Scaled) word = convert_half(IsKey, scale, word, x);
+            attn_store_u16(to + row * TENSOR_PITCH(D) + 2 * column, word);
         }
         // model: end
     }
@@ -301,6 +333,12 @@ struct tensor_forward {
         return x;
     }
 
+    DEVICE uint4 load_query_halves(const attn_job &job, const block_of_rows &w, const shared &t, bool eightfold, int r, int column)
+    {
+        const uint4 x = load_query(job, w, eightfold, r, column);
+        return Scaled ? bf16_halves(x, t.scales->q) : x;
+    }
+
     DEVICE void load_queries(const attn_job &job, const block_of_rows &w, const shared &t, state &x)
     {
         const bool eightfold = is_eightfold(job.q, job.head_dim);
@@ -310,7 +348,7 @@ struct tensor_forward {
 #pragma unroll
                 for (int k = 0; k < DkOfWarp / 8; k++)
                     x.q[QInRegisters ? m : 0][QInRegisters ? k : 0] =
-                        load_query(job, w, eightfold, 16 * (Blocks * team() + m) + Family::operand_row(),
+                        load_query_halves(job, w, t, eightfold, 16 * (Blocks * team() + m) + Family::operand_row(),
                                    DkOfWarp * part() + 8 * k);
         } else if (Family::Asynchronous && eightfold) {
 #pragma unroll 1
@@ -322,7 +360,7 @@ struct tensor_forward {
 #pragma unroll 1
             for (int c = int(thread_index()); c < Rows * (Dk / 8); c += Threads) {
                 const int r = c / (Dk / 8), k = c % (Dk / 8);
-                store_vector(t.q + r * KPitch + 16 * k, load_query(job, w, eightfold, r, 8 * k));
+                store_vector(t.q + r * KPitch + 16 * k, load_query_halves(job, w, t, eightfold, r, 8 * k));
             }
         }
     }
@@ -337,6 +375,82 @@ struct tensor_forward {
             t.first[r] = int(attn_min(attn_max(first, w.key), INT32_MAX)); // a row without keys has first >= end
             t.end[r] = int(attn_max(attn_min(end, w.key_end), 0));
         }
+    }
+
+    // ---- the powers of two of bf16 ----------------------------------------------------------------------------------
+
+    // Of a step's rows.
+    template <int D>
+    DEVICE int largest_of_rows(const attn_job &job, const attn_view &view, const char *head, const char *const *place, int n,
+                               const block_of_rows &w, int key, bool eightfold)
+    {
+        int largest = 0;
+        if (eightfold) {
+            strip<D> rows;
+            fetch(job, view, head, place, n, w, key, rows);
+#pragma unroll
+            for (int i = 0; i < strip<D>::Count; i++) largest = bf16_largest(largest, rows.word[i]);
+            return largest;
+        }
+#pragma unroll 1
+        for (int c = int(thread_index()); c < Keys * D; c += Threads) {
+            const int row = c / D, column = c % D;
+            if (column < n && is_needed(w, key + row))
+                largest = bf16_larger(largest, attn_load_u16(row_address(job, view, head, place, key, row) + 2 * column));
+        }
+        return largest;
+    }
+
+    DEVICE int largest_of_queries(const attn_job &job, const block_of_rows &w)
+    {
+        const bool eightfold = is_eightfold(job.q, job.head_dim);
+        int largest = 0;
+#pragma unroll 1
+        for (int c = int(thread_index()); c < Rows * (Dk / 8); c += Threads)
+            largest = bf16_largest(largest, load_query(job, w, eightfold, c / (Dk / 8), c % (Dk / 8) * 8));
+        return largest;
+    }
+
+    DEVICE void put_scales(const attn_job &job, const int (&largest)[3], bf16_scales &to)
+    {
+        const int infinite = 0x7f80;
+        to.q = bf16_scale(largest[0], BF16_Q_LOG2), to.k = bf16_scale(largest[1], BF16_KV_LOG2);
+        to.v = bf16_scale(largest[2], BF16_KV_LOG2);
+        to.score = job.scale * inverse_power(to.q) * inverse_power(to.k);
+        to.value = inverse_power(to.v);
+        to.trusted = largest[0] < infinite && largest[1] < infinite && largest[2] < infinite &&
+                     fabsf(to.score) * float(job.head_dim) <= 0x1p-8f && // which NaN is not
+                     fabsf(to.score) >= 0x1p-120f;                       // a mask's -inf times 0 would be NaN
+    }
+
+    // Places of rows and of the step at `key` are written. Ends with a barrier. False: halves are not good enough, whatever comes.
+    DEVICE bool find_scales(const attn_simt_forward &p, const block_of_rows &w, const shared &t, int key)
+    {
+        const attn_job &job = p.job;
+        const int dk = int(job.head_dim), dv = int(job.head_dim_v);
+        const bool eightfold = is_eightfold(job.k, dk) && is_eightfold(job.v, dv);
+        int largest[3] = {
+            largest_of_queries(job, w),
+            largest_of_rows<Dk>(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, eightfold),
+            largest_of_rows<Dv>(job, job.v, *t.v_head, t.v_place + (key & Keys), dv, w, key, eightfold)};
+#pragma unroll
+        for (int mask = 1; mask < 32; mask *= 2)
+#pragma unroll
+            for (int n = 0; n < 3; n++) largest[n] = max(largest[n], shuffle_xor(int32_t(largest[n]), mask));
+        if (lane() == 0)
+#pragma unroll
+            for (int n = 0; n < 3; n++) t.scales->largest[n][warp()] = largest[n];
+        block_barrier(); // maxima of the warps are written
+        if (thread_index() == 0) {
+#pragma unroll 1
+            for (int i = 0; i < Warps; i++)
+#pragma unroll
+                for (int n = 0; n < 3; n++) largest[n] = max(largest[n], t.scales->largest[n][i]);
+            put_scales(job, largest, *t.scales);
+            p.doubts[2 * w.task] = p.doubts[2 * w.task + 1] = t.scales->trusted ? 0 : 1;
+        }
+        block_barrier(); // scales are written
+        return t.scales->trusted != 0;
     }
 
     // ---- a step ---------------------------------------------------------------------------------------------------
@@ -416,7 +530,7 @@ struct tensor_forward {
                 const int e = b % 4 * 2 + i, r = 16 * (Blocks * team() + b / PartsOfRow) + sum_row(e),
                           at = key + 16 * (b % PartsOfRow / 4) + sum_key(e);
                 if (at < t.first[r] || at >= t.end[r]) continue; // bias may have no such element
-                mine[32 * i] = finish_score(job, w, w.row + r, at, mine[32 * i] * job.scale);
+                mine[32 * i] = finish_score(job, w, w.row + r, at, mine[32 * i] * score_scale(job, t));
                 if (!job.has_dropout || !keeps(job, w, seed, w.row + r, at)) continue;
 #pragma unroll
                 for (int m = 0; m < Blocks; m++)
@@ -510,6 +624,7 @@ struct tensor_forward {
                 float &score = s[m][j / 4][element(half, j % 4)];
                 score = power(fmaf(score, scale.before, -x.m[m][half]), scale);
                 sum[m][half] += score;
+                if (Scaled) score *= BF16_P_SCALE; // not in the exponent, which would round more: LSE has this sum
             }
 #pragma unroll
         for (int r = 0; r < 2 * Blocks; r++) x.l[r / 2][r % 2] = fmaf(x.l[r / 2][r % 2], shrink[r / 2][r % 2], sum[r / 2][r % 2]);
@@ -527,8 +642,11 @@ struct tensor_forward {
 
     // ---- a task ---------------------------------------------------------------------------------------------------
 
+    DEVICE float score_scale(const attn_job &job, const shared &t) { return Scaled ? t.scales->score : job.scale; }
+
     DEVICE void clear(const shared &t, state &x)
     {
+        x.k_overflow = x.v_bits = 0;
 #pragma unroll
         for (int m = 0; m < Blocks; m++) {
 #pragma unroll
@@ -538,6 +656,34 @@ struct tensor_forward {
 #pragma unroll
                 for (int i = 0; i < 8; i++) x.o[m][d][i] = 0;
         }
+    }
+
+    // Whether O of a row, as it is summed, is far from what its errors may be (bf16_halves.cuh). Not if it is infinite or NaN.
+    DEVICE bool is_certain(const attn_job &job, const block_of_rows &w, const float (&o)[DvOfWarp / 16][8], int half)
+    {
+        float squares = 0;
+#pragma unroll
+        for (int d = 0; d < DvOfWarp / 16; d++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) squares = fmaf(o[d][element(half, j)], o[d][element(half, j)], squares);
+        squares = total_of_lanes(squares);
+        const float keys = float(w.key_end - w.key);
+        return squares >= float(job.head_dim_v) * keys * keys && squares <= TENSOR_LARGEST;
+    }
+
+    // Where halves are not good enough.
+    DEVICE void check_rows(const attn_simt_forward &p, const block_of_rows &w, state &x)
+    {
+        uint32_t *doubts = p.doubts + 2 * w.task;
+        if ((x.k_overflow & 0x80008000u) != 0) doubts[0] = doubts[1] = 1;
+        if ((x.v_bits & 0x7fff7fffu) != 0) doubts[1] = 1;
+#pragma unroll
+        for (int m = 0; m < Blocks; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const bool certain = is_certain(p.job, w, x.o[m], half), has_keys = total_of_lanes(x.l[m][half]) != 0;
+                if (!certain && has_keys && 16 * (Blocks * warp() + m) + sum_row(2 * half) < w.rows) doubts[0] = 1;
+            }
     }
 
     // A lane a row: LSE, and the place and the factor of O. unit: of m, as a natural logarithm.
@@ -562,6 +708,7 @@ struct tensor_forward {
         close_row(p, w, r, l == 0 ? -INFINITY : sums[lane()] * unit, l, t.offset + r, &factor);
         const float drop = All && p.job.has_dropout ? p.job.keep_factor : 1.0f;
         t.factor[r] = rounded == 0 ? 0 : factor * (l / rounded) * drop;
+        if (Scaled) t.factor[r] *= t.scales->value;
     }
 
     // From where they are, two columns at a time: four lanes fill half a sector.
@@ -631,11 +778,15 @@ struct tensor_forward {
         copying<Dv> v_copy;
         clear(t, x);
         place_rows(job, w, t);
-        load_queries(job, w, t, x);
+        if (!Scaled) load_queries(job, w, t, x);
         int key = int(w.key) / Keys * Keys;
         place_head(job, w, t);
         place_keys(job, w, t, key);
         block_barrier(); // places are written
+        if (Scaled) {
+            if (!find_scales(p, w, t, key)) key = int(w.key_end); // nothing is to be done here
+            load_queries(job, w, t, x);
+        }
         if (Family::Asynchronous) {
             x.at = Family::template places_of<tensor_forward>(t);
             k_copy = prepare<Dk>(job.k, *t.k_head, key, t.k);
@@ -652,18 +803,20 @@ struct tensor_forward {
             typename Family::template operand<Blocks, Keys> weights;
             if (Family::Asynchronous) {
                 copies_complete(); // of Q as well
-                if (!eightfold) copy_halves<Dk>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, t.k);
+                if (!eightfold) copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, 1, x, t.k);
                 block_barrier(); // K, Q and places of rows are complete; V is used up
                 if (eightfold) start<Dv>(job, job.v, t.v_place + slot, dv, w, key, key >= last_first && key + Keys <= first_end, v_copy);
                 place_keys(job, w, t, key + Keys);
             } else {
                 block_barrier(); // V is used up; Q and places of rows are written
+                const float scale = Scaled ? t.scales->k : 1;
                 if (eightfold) {
+                    if (Scaled) convert_keys(scale, next, x);
                     put(next, t.k);
                     fetch(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, values);
                 } else {
                     // model: rare
-                    copy_halves<Dk>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, t.k);
+                    copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, scale, x, t.k);
                     // model: end
                 }
                 place_keys(job, w, t, key + Keys);
@@ -677,21 +830,23 @@ struct tensor_forward {
             if (Family::Asynchronous ? last_first > key || first_end < key + Keys
                                      : int(w.last_first) > key || int(w.first_end) < key + Keys)
                 mask_scores(t, key, s);
-            softmax({has_more ? 1 : job.scale * log2e, has_more ? log2e : 1}, s, x, shrink);
+            softmax({has_more ? 1 : score_scale(job, t) * log2e, has_more ? log2e : 1}, s, x, shrink);
             if (Family::Asynchronous) {
                 Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
                 copies_complete();
-                if (!eightfold) copy_halves<Dv>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, t.v);
+                if (!eightfold) copy_halves<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, 1, x, t.v);
                 block_barrier(); // V and the next places are complete; K is used up
                 if (eightfold && key + Keys < end)
                     start<Dk>(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, key + 2 * Keys <= first_end, k_copy);
             } else {
+                const float scale = Scaled ? t.scales->v : 1;
                 if (eightfold) {
+                    if (Scaled) convert_values(scale, values, x);
                     put(values, t.v);
                     fetch(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, next);
                 } else {
                     // model: rare
-                    copy_halves<Dv>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, t.v);
+                    copy_halves<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, scale, x, t.v);
                     // model: end
                 }
                 Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
@@ -699,6 +854,7 @@ struct tensor_forward {
             }
             Family::template multiply_values<tensor_forward>(t, weights, shrink, x);
         }
+        if (Scaled) check_rows(p, w, x);
         store_rows(p, w, t, x, has_more ? 1 : 0.69314718f);
     }
 

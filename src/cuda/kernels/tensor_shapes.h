@@ -20,12 +20,13 @@
   X(sm70_forward_256, 256, 256, 32, 1, 8, 0, 1, 1) \
   X(sm70_forward_256, 320, 256, 32, 1, 6, 0, 1, 1)
 #define SM70_SHAPES_512(X) X(sm70_forward_512, 576, 512, 32, 1, 8, 0, 1, 1)
-#define SM70_SHAPES(X) SM70_SHAPES_64(X) SM70_SHAPES_128(X) SM70_SHAPES_256(X) SM70_SHAPES_512(X)
+#define SM70_BF16_SHAPES(X) SM70_SHAPES_64(X) SM70_SHAPES_128(X) SM70_SHAPES_256(X)
+#define SM70_SHAPES(X) SM70_BF16_SHAPES(X) SM70_SHAPES_512(X)
 
 #define SM80_SHAPES_64(X)                       \
   X(sm80_forward_64, 32, 32, 64, 2, 4, 0, 0, 2) \
   X(sm80_forward_64, 64, 64, 64, 2, 4, 0, 0, 2)
-#define SM80_SHAPES_128(X)                        \
+#define SM80_SHAPES_128(X)                       \
   X(sm80_forward_128, 96, 96, 64, 2, 4, 0, 0, 2) \
   X(sm80_forward_128, 128, 128, 64, 2, 4, 0, 0, 2)
 #define SM80_SHAPES_256(X)                         \
@@ -38,6 +39,7 @@
 #define TENSOR_PITCH(d) (2 * (d) + 16) /* bytes from row to row in shared memory */
 #define TENSOR_OUTPUT_PITCH 36         /* floats */
 #define TENSOR_SCRATCH 256             /* bytes a warp, of the body with everything */
+#define TENSOR_BF16_BYTES 128          /* what kernels with scaled halves have besides */
 
 #define TENSOR_SPLIT(dv) ((dv) > 256 ? 4 : 1) /* warps that share rows: O of 16 rows is dv / 2 registers of one */
 #define TENSOR_ROWS(dv, blocks, warps) (16 * (blocks) * (warps) / TENSOR_SPLIT(dv))
