@@ -113,8 +113,8 @@ static const struct {
 
 /* ---- the rows ------------------------------------------------------------------------------------------------------ */
 
-static char *memory; /* of device 1 */
-static int volta;    /* what the device poses as has the tensor cores of sm_70 */
+static char *memory;       /* of device 1 */
+static const char *native; /* the family of tensor cores that is made for what the device poses as */
 static attn_context *of_gpu;
 
 static struct row row_of(int feature, int size, int type)
@@ -139,16 +139,19 @@ static int exists(const struct row *r, int type)
     return block == 1 || (r->d % block == 0 && r->dv % block == 0 && !r->odd_stride && !r->unaligned);
 }
 
-static void expected_kernel(int feature, int size, int type, int tensor_cores, char *label, size_t bytes)
+/* sm80 has the list of sm70, but for what warps share. */
+static void expected_kernel(int feature, int size, int type, const char *family, char *label, size_t bytes)
 {
-    const char *kernel = sizes[size].kernel;
-    if (!tensor_cores || !types[type].suffix || !strcmp(kernel, "forward_simt")) snprintf(label, bytes, "forward_simt");
-    else snprintf(label, bytes, "%s%s%s", kernel, types[type].suffix, features[feature].all ? "_all" : "");
+    const char *kernel = sizes[size].kernel, *suffix = types[type].suffix, *all = features[feature].all ? "_all" : "";
+    const int newer = !strcmp(family, "sm80");
+    const char *shape = strstr(kernel, "_d");
+    if (!strcmp(family, "simt") || !suffix || !shape || (newer && !strcmp(shape, "_d576_512")))
+        snprintf(label, bytes, "forward_simt");
+    else snprintf(label, bytes, "forward_%s%s%s%s", family, shape, newer && !*suffix ? "_f16" : suffix, all);
 }
 
-/* Asks for every row's plan; returns how many there are. tensor_cores: whether kernels of sm_70 are to be found where
- * they serve a row. */
-static int expect_table(attn_context *ctx, int tensor_cores)
+/* Asks for every row's plan; returns how many there are. family: whose kernels are to be found where they serve a row. */
+static int expect_table(attn_context *ctx, const char *family)
 {
     int rows = 0, failures = 0;
     for (int f = 0; f < COUNT(features); f++)
@@ -159,8 +162,8 @@ static int expect_table(attn_context *ctx, int tensor_cores)
                 char label[64];
                 if (!exists(&r, t)) continue;
                 rows++;
-                expected_kernel(f, s, t, tensor_cores, label, sizeof label);
-                const char *isa = strncmp(label, "forward_sm70", 12) ? "simt" : "sm70";
+                expected_kernel(f, s, t, family, label, sizeof label);
+                const char *isa = strcmp(label, "forward_simt") ? family : "simt";
                 const attn_status status = attn_query(ctx, ATTN_OP_FORWARD, &r.p, NULL, NULL, &plan);
                 if (status == ATTN_OK && !strcmp(plan.kernel, label) && !strcmp(plan.isa, isa) && !plan.staged &&
                     plan.backend == ATTN_BACKEND_CUDA)
@@ -177,7 +180,7 @@ static int expect_table(attn_context *ctx, int tensor_cores)
 static void rows_are_served(void **state)
 {
     (void)state;
-    const int rows = expect_table(of_gpu, volta);
+    const int rows = expect_table(of_gpu, native);
     assert_int_equal(COUNT(features), 32);
     assert_int_equal(COUNT(sizes), 20);
     /* 32 features by 20 sizes by 4 types; q8_0 has 12 sizes and 2 features less. */
@@ -189,19 +192,19 @@ static void rows_are_served_by_their_memory(void **state)
 {
     (void)state;
     attn_context *ctx = calls_context(ATTN_BACKEND_AUTO, 0, NULL);
-    expect_table(ctx, volta);
+    expect_table(ctx, native);
     attn_destroy(ctx);
 }
 
-/* isa=sm70 takes the tensor cores on any GPU that has the code, and simt for what they do not serve. */
+/* isa=sm70 takes those tensor cores on any GPU that has the code, and simt for what they do not serve. */
 static void family_is_forced(void **state)
 {
     (void)state;
     attn_context *ctx = calls_context(ATTN_BACKEND_CUDA, 0, "isa=sm70");
-    expect_table(ctx, 1);
+    expect_table(ctx, "sm70");
     attn_destroy(ctx);
     ctx = calls_context(ATTN_BACKEND_CUDA, 0, "isa=simt");
-    expect_table(ctx, 0);
+    expect_table(ctx, "simt");
     attn_destroy(ctx);
 }
 
@@ -217,7 +220,7 @@ static void kernel_is_forced(void **state)
                 attn_plan plan = ATTN_PLAN_INIT;
                 char label[64];
                 if (!exists(&r, t)) continue;
-                expected_kernel(f, s, t, 1, label, sizeof label);
+                expected_kernel(f, s, t, "sm70", label, sizeof label);
                 const attn_status status = attn_query(ctx, ATTN_OP_FORWARD, &r.p, NULL, NULL, &plan);
                 if (strcmp(label, "forward_simt")) {
                     calls_succeed(status);
@@ -258,7 +261,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "device 1 is %s, expected %s\n", info.arch, arch);
         return 1;
     }
-    volta = !strcmp(arch, "sm_70");
+    native = strcmp(arch, "sm_70") ? "sm80" : "sm70";
     of_gpu = calls_context(ATTN_BACKEND_CUDA, 0, NULL);
     if (attn_malloc(of_gpu, 1, 9 * (size_t)AREA, &data) != ATTN_OK) return 1;
     memory = data;

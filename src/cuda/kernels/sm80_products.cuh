@@ -78,34 +78,8 @@ template <bool IsAmpere, bool IsBf16> struct m16n8_products {
         mma_complete();
     }
 
-    template <int Blocks, int Keys> struct operand {
-        uint32_t word[Blocks][Keys / 16][4];
-    };
-
-    template <class T>
-    DEVICE void make_operand(const float (&s)[T::Blocks][T::Keys / 16][8], bool has_dropout,
-                             const float (&shrink)[T::Blocks][2], const typename T::shared &t, typename T::state &x,
-                             operand<T::Blocks, T::Keys> &p)
-    {
-        const uint32_t ones = IsBf16 ? 0x3f803f80 : 0x3c003c00;
-        scale<T>(shrink, x);
-#pragma unroll
-        for (int m = 0; m < T::Blocks; m++)
-#pragma unroll
-            for (int n = 0; n < T::Keys / 16; n++) {
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    const float low = s[m][n][2 * j], high = s[m][n][2 * j + 1];
-                    p.word[m][n][j] = pack(low, high);
-                }
-                multiply(x.rounded[m], p.word[m][n], ones, ones);
-#pragma unroll
-                for (int j = 0; j < 4; j++) T::drop(t, m, 8 * n + 2 * j, has_dropout, p.word[m][n][j]);
-            }
-    }
-
     // Most steps find no larger score.
-    template <class T> DEVICE void scale(const float (&shrink)[T::Blocks][2], typename T::state &x)
+    template <class T> DEVICE void shrink_sums(const float (&shrink)[T::Blocks][2], typename T::state &x)
     {
         bool changes = false;
 #pragma unroll
@@ -113,6 +87,8 @@ template <bool IsAmpere, bool IsBf16> struct m16n8_products {
         if (!any_of_warp(changes)) return;
 #pragma unroll
         for (int m = 0; m < T::Blocks; m++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) x.l[m][half] *= shrink[m][half];
 #pragma unroll
             for (int i = 0; i < 4; i++) x.rounded[m][i] *= shrink[m][i >> 1];
 #pragma unroll
@@ -122,23 +98,49 @@ template <bool IsAmpere, bool IsBf16> struct m16n8_products {
         }
     }
 
+    template <int Blocks> struct operand {
+        uint32_t word[Blocks][4];
+    };
+
+    // P of 16 keys as an operand, once it has been added to the sums.
     template <class T>
-    DEVICE void multiply_values(const typename T::shared &, const operand<T::Blocks, T::Keys> &p,
-                                const float (&)[T::Blocks][2], typename T::state &x)
+    DEVICE operand<T::Blocks> make_operand(const float (&s)[T::Blocks][T::Keys / 16][8], int n, bool has_dropout,
+                                           const typename T::shared &t, typename T::state &x)
+    {
+        const uint32_t ones = IsBf16 ? 0x3f803f80 : 0x3c003c00;
+        operand<T::Blocks> p;
+#pragma unroll
+        for (int m = 0; m < T::Blocks; m++) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) p.word[m][j] = pack(s[m][n][2 * j], s[m][n][2 * j + 1]);
+            multiply(x.rounded[m], p.word[m], ones, ones);
+#pragma unroll
+            for (int j = 0; j < 4; j++) T::drop(t, m, 8 * n + 2 * j, has_dropout, p.word[m][j]);
+        }
+        return p;
+    }
+
+    // S to P, and P V: 16 keys at a time, so that the next exponentials and the products of these go together.
+    template <class T>
+    DEVICE void add_values(const typename T::shared &t, typename T::scaling scale, float (&s)[T::Blocks][T::Keys / 16][8],
+                           bool has_dropout, typename T::state &x)
     {
 #pragma unroll
-        for (int n = 0; n < T::Keys / 16; n++)
+        for (int n = 0; n < T::Keys / 16; n++) {
+            T::exponentiate(scale, s, x, n, n + 1, x.l);
+            const operand<T::Blocks> p = make_operand<T>(s, n, has_dropout, t, x);
 #pragma unroll
             for (int d = 0; d < T::Dv / 16; d++) {
                 uint32_t b[4];
                 load_matrices_transposed(b, x.at.v + 16 * n * T::VPitch + 32 * d);
 #pragma unroll
                 for (int m = 0; m < T::Blocks; m++) {
-                    multiply(x.o[m][d], p.word[m][n], b[0], b[1]);
-                    multiply(x.o[m][d] + 4, p.word[m][n], b[2], b[3]);
+                    multiply(x.o[m][d], p.word[m], b[0], b[1]);
+                    multiply(x.o[m][d] + 4, p.word[m], b[2], b[3]);
                 }
             }
-        mma_complete();
+            mma_complete();
+        }
     }
 };
 

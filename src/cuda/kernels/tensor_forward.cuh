@@ -593,10 +593,10 @@ struct tensor_forward {
         // model: end
     }
 
-    // S to P; m and l; the factors by which O shrinks.
-    DEVICE void softmax(scaling scale, float (&s)[Blocks][Keys / 16][8], state &x, float (&shrink)[Blocks][2])
+    // m, and the factors by which O and l shrink.
+    DEVICE void raise_maxima(scaling &scale, float (&s)[Blocks][Keys / 16][8], state &x, float (&shrink)[Blocks][2])
     {
-        float top[Blocks][2], sum[Blocks][2];
+        float top[Blocks][2];
 #pragma unroll
         for (int m = 0; m < Blocks; m++)
 #pragma unroll
@@ -614,10 +614,15 @@ struct tensor_forward {
                 const float larger = fmaxf(x.m[m][half], top[m][half] * scale.before);
                 shrink[m][half] = power(x.m[m][half] - larger, scale); // 1 where m stays, or sums would drift
                 x.m[m][half] = larger;
-                sum[m][half] = 0;
             }
+    }
+
+    // S to P, of 16 keys each from `first` on, and sums of P.
+    DEVICE void exponentiate(scaling scale, float (&s)[Blocks][Keys / 16][8], const state &x, int first, int end,
+                             float (&sum)[Blocks][2])
+    {
 #pragma unroll
-        for (int j = 0; j < Keys / 4; j++)
+        for (int j = 4 * first; j < 4 * end; j++)
 #pragma unroll
             for (int r = 0; r < 2 * Blocks; r++) {
                 const int m = r / 2, half = r % 2;
@@ -626,6 +631,15 @@ struct tensor_forward {
                 sum[m][half] += score;
                 if (Scaled) score *= BF16_P_SCALE; // not in the exponent, which would round more: LSE has this sum
             }
+    }
+
+    DEVICE void softmax(scaling scale, float (&s)[Blocks][Keys / 16][8], state &x, float (&shrink)[Blocks][2])
+    {
+        float sum[Blocks][2];
+        raise_maxima(scale, s, x, shrink);
+#pragma unroll
+        for (int r = 0; r < 2 * Blocks; r++) sum[r / 2][r % 2] = 0;
+        exponentiate(scale, s, x, 0, Keys / 16, sum);
 #pragma unroll
         for (int r = 0; r < 2 * Blocks; r++) x.l[r / 2][r % 2] = fmaf(x.l[r / 2][r % 2], shrink[r / 2][r % 2], sum[r / 2][r % 2]);
     }
@@ -800,7 +814,6 @@ struct tensor_forward {
             const int slot = key & Keys;
             float s[Blocks][Keys / 16][8], shrink[Blocks][2];
             strip<Dv> values;
-            typename Family::template operand<Blocks, Keys> weights;
             if (Family::Asynchronous) {
                 copies_complete(); // of Q as well
                 if (!eightfold) copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, 1, x, t.k);
@@ -809,14 +822,14 @@ struct tensor_forward {
                 place_keys(job, w, t, key + Keys);
             } else {
                 block_barrier(); // V is used up; Q and places of rows are written
-                const float scale = Scaled ? t.scales->k : 1;
+                const float k_scale = Scaled ? t.scales->k : 1;
                 if (eightfold) {
-                    if (Scaled) convert_keys(scale, next, x);
+                    if (Scaled) convert_keys(k_scale, next, x);
                     put(next, t.k);
                     fetch(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, values);
                 } else {
                     // model: rare
-                    copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, scale, x, t.k);
+                    copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, k_scale, x, t.k);
                     // model: end
                 }
                 place_keys(job, w, t, key + Keys);
@@ -830,30 +843,35 @@ struct tensor_forward {
             if (Family::Asynchronous ? last_first > key || first_end < key + Keys
                                      : int(w.last_first) > key || int(w.first_end) < key + Keys)
                 mask_scores(t, key, s);
-            softmax({has_more ? 1 : score_scale(job, t) * log2e, has_more ? log2e : 1}, s, x, shrink);
-            if (Family::Asynchronous) {
-                Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
+            scaling scale = {has_more ? 1 : score_scale(job, t) * log2e, has_more ? log2e : 1};
+            if constexpr (Family::Asynchronous) {
+                raise_maxima(scale, s, x, shrink);
+                Family::template shrink_sums<tensor_forward>(shrink, x);
                 copies_complete();
                 if (!eightfold) copy_halves<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, 1, x, t.v);
                 block_barrier(); // V and the next places are complete; K is used up
                 if (eightfold && key + Keys < end)
                     start<Dk>(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, key + 2 * Keys <= first_end, k_copy);
+                Family::template add_values<tensor_forward>(t, scale, s, job.has_dropout, x);
             } else {
-                const float scale = Scaled ? t.scales->v : 1;
+                typename Family::template operand<Blocks, Keys> weights;
+                softmax(scale, s, x, shrink);
+                const float v_scale = Scaled ? t.scales->v : 1;
                 if (eightfold) {
-                    if (Scaled) convert_values(scale, values, x);
+                    if (Scaled) convert_values(v_scale, values, x);
                     put(values, t.v);
                     fetch(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, next);
                 } else {
                     // model: rare
-                    copy_halves<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, scale, x, t.v);
+                    copy_halves<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, v_scale, x, t.v);
                     // model: end
                 }
                 Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
                 block_barrier(); // V is complete
+                Family::template multiply_values<tensor_forward>(t, weights, shrink, x);
             }
-            Family::template multiply_values<tensor_forward>(t, weights, shrink, x);
         }
+        if (Family::Asynchronous) copies_complete(); // of Q, where there was no step
         if (Scaled) check_rows(p, w, x);
         store_rows(p, w, t, x, has_more ? 1 : 0.69314718f);
     }

@@ -32,7 +32,7 @@
 #define SM80_SHAPES_256(X)                         \
   X(sm80_forward_256, 192, 128, 64, 1, 8, 0, 0, 1) \
   X(sm80_forward_256, 192, 192, 64, 1, 8, 0, 0, 1) \
-  X(sm80_forward_256, 256, 256, 64, 1, 8, 0, 0, 1) \
+  X(sm80_forward_256, 256, 256, 64, 1, 4, 0, 0, 2) \
   X(sm80_forward_256, 320, 256, 64, 1, 8, 0, 0, 1)
 #define SM80_SHAPES(X) SM80_SHAPES_64(X) SM80_SHAPES_128(X) SM80_SHAPES_256(X)
 
