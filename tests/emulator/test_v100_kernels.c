@@ -139,13 +139,13 @@ static int exists(const struct row *r, int type)
     return block == 1 || (r->d % block == 0 && r->dv % block == 0 && !r->odd_stride && !r->unaligned);
 }
 
-/* sm80 has the list of sm70, but for what warps share. */
+/* Where warps share rows, there is a kernel of sm70 for f16 alone. */
 static void expected_kernel(int feature, int size, int type, const char *family, char *label, size_t bytes)
 {
     const char *kernel = sizes[size].kernel, *suffix = types[type].suffix, *all = features[feature].all ? "_all" : "";
     const int newer = !strcmp(family, "sm80");
     const char *shape = strstr(kernel, "_d");
-    if (!strcmp(family, "simt") || !suffix || !shape || (newer && !strcmp(shape, "_d576_512")))
+    if (!strcmp(family, "simt") || !suffix || !shape || ((newer || *suffix) && !strcmp(shape, "_d576_512")))
         snprintf(label, bytes, "forward_simt");
     else snprintf(label, bytes, "forward_%s%s%s%s", family, shape, newer && !*suffix ? "_f16" : suffix, all);
 }
