@@ -77,12 +77,11 @@ struct tensor_forward {
         typename Family::places at;
     };
 
+    static constexpr int RowThreads = Threads / Keys; // that share a row of K or V, where these go through registers
     template <int D> struct strip {
-        static constexpr int Columns = D / 8, Count = (Keys * Columns + Threads - 1) / Threads;
+        static constexpr int Count = (D + 8 * RowThreads - 1) / (8 * RowThreads);
         uint4 word[Count];
     };
-    static constexpr int RowThreads = Threads / Keys; // that share a long row
-    static_assert(Split == 1 || (Dk % (8 * RowThreads) == 0 && Dv % (8 * RowThreads) == 0), "no words are left");
 
     DEVICE int lane() { return lane_index(); }
     DEVICE int warp() { return int(thread_index()) >> 5; }
@@ -163,50 +162,46 @@ struct tensor_forward {
         return job.page_size ? place[row] : head + 2 * (key + row) * view.stride[2];
     }
 
-    // Long rows: all that a thread has is of one row, whose address is found once.
-    template <int D>
-    DEVICE void fetch_of_row(const attn_job &job, const attn_view &view, const char *head, const char *const *place, int n,
-                             const block_of_rows &w, int key, strip<D> &to)
-    {
-        const int row = int(thread_index()) / RowThreads, column = int(thread_index()) % RowThreads * 8;
-        const int count = is_needed(w, key + row) ? n - column : 0;
-        const char *from = row_address(job, view, head, place, key, row) + 2 * column;
-#pragma unroll
-        for (int i = 0; i < strip<D>::Count; i++)
-            to.word[i] = load_if(8 * RowThreads * i < count, from + 16 * RowThreads * i);
-    }
+    // A thread's share of a step's K or V: of one row, eight halves at a time, through registers. Where two rows go to eight lanes they
+    // are four apart, so that their words meet 32 banks.
+    struct fetching {
+        const char *next; // the coming step's, where there are no pages
 
-    template <int D> DEVICE void put_of_row(const strip<D> &from, char *to)
-    {
-        to += int(thread_index()) / RowThreads * TENSOR_PITCH(D) + int(thread_index()) % RowThreads * 16;
-#pragma unroll
-        for (int i = 0; i < strip<D>::Count; i++) store_vector(to + 16 * RowThreads * i, from.word[i]);
-    }
-
-    // A thread's share of a step's K or V: eight halves at a time, through registers.
-    template <int D>
-    DEVICE void fetch(const attn_job &job, const attn_view &view, const char *head, const char *const *place, int n,
-                      const block_of_rows &w, int key, strip<D> &to)
-    {
-        if (Split > 1) return fetch_of_row(job, view, head, place, n, w, key, to);
-#pragma unroll
-        for (int i = 0; i < strip<D>::Count; i++) {
-            const int c = int(thread_index()) + i * Threads, row = c / strip<D>::Columns,
-                      column = c % strip<D>::Columns * 8;
-            const bool wanted = c < Keys * strip<D>::Columns && column < n && is_needed(w, key + row);
-            to.word[i] = load_if(wanted, row_address(job, view, head, place, key, row & (Keys - 1)) + 2 * column);
+        DEVICE int row()
+        {
+            const int r = int(thread_index()) / RowThreads;
+            return RowThreads == 4 ? (r & ~7) | (r >> 1 & 3) | (r & 1) << 2 : r;
         }
+        DEVICE int column() { return int(thread_index()) % RowThreads * 8; }
+    };
+
+    DEVICE fetching prepare_fetching(const attn_view &view, const char *head, int key)
+    {
+        return {head + 2 * ((key + fetching::row()) * view.stride[2] + fetching::column())};
+    }
+
+    template <int D>
+    DEVICE void fetch(const attn_job &job, const attn_view &view, const char *const *place, int n, const block_of_rows &w,
+                      int key, fetching &from, strip<D> &to)
+    {
+        const int row = fetching::row(), column = fetching::column(), count = is_needed(w, key + row) ? n - column : 0;
+        const char *at = from.next;
+        if (job.page_size) {
+            // model: rare
+            at = place[row] + 2 * column;
+            // model: end
+        }
+#pragma unroll
+        for (int i = 0; i < strip<D>::Count; i++) to.word[i] = load_if(8 * RowThreads * i < count, at + 16 * RowThreads * i);
+        from.next += 2 * Keys * view.stride[2];
     }
 
     template <int D> DEVICE void put(const strip<D> &from, char *to)
     {
-        if (Split > 1) return put_of_row(from, to);
+        to += fetching::row() * TENSOR_PITCH(D) + 2 * fetching::column();
 #pragma unroll
-        for (int i = 0; i < strip<D>::Count; i++) {
-            const int c = int(thread_index()) + i * Threads;
-            if (c < Keys * strip<D>::Columns)
-                store_vector(to + c / strip<D>::Columns * TENSOR_PITCH(D) + c % strip<D>::Columns * 16, from.word[i]);
-        }
+        for (int i = 0; i < strip<D>::Count; i++)
+            if (8 * RowThreads * (i + 1) <= D || fetching::column() + 8 * RowThreads * i < D) store_vector(to + 16 * RowThreads * i, from.word[i]);
     }
 
     // The same by asynchronous copies. A thread keeps to one column, so that its rows are steps of one address.
@@ -629,6 +624,7 @@ struct tensor_forward {
         strip<Dk> next;
         copying<Dk> k_copy;
         copying<Dv> v_copy;
+        fetching k_fetch, v_fetch;
         clear(t, x);
         place_rows(job, w, t);
         load_queries(job, w, t, x);
@@ -642,7 +638,9 @@ struct tensor_forward {
             v_copy = prepare<Dv>(job.v, *t.v_head, key, t.v);
             if (eightfold) start<Dk>(job, job.k, t.k_place + (key & Keys), dk, w, key, key >= last_first && key + Keys <= first_end, k_copy);
         } else if (eightfold) {
-            fetch(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, next);
+            k_fetch = prepare_fetching(job.k, *t.k_head, key);
+            v_fetch = prepare_fetching(job.v, *t.v_head, key);
+            fetch(job, job.k, t.k_place + (key & Keys), dk, w, key, k_fetch, next);
         }
 #pragma unroll 1
         for (; key < (Family::Asynchronous ? end : int(w.key_end)); key += Keys) {
@@ -660,7 +658,7 @@ struct tensor_forward {
                 block_barrier(); // V is used up; Q and places of rows are written
                 if (eightfold) {
                     put(next, t.k);
-                    fetch(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, values);
+                    fetch(job, job.v, t.v_place + slot, dv, w, key, v_fetch, values);
                 } else {
                     // model: rare
                     copy_halves<Dk>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, t.k);
@@ -688,7 +686,7 @@ struct tensor_forward {
             } else {
                 if (eightfold) {
                     put(values, t.v);
-                    fetch(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, next);
+                    fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
                 } else {
                     // model: rare
                     copy_halves<Dv>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, t.v);
