@@ -162,15 +162,16 @@ struct tensor_forward {
         return job.page_size ? place[row] : head + 2 * (key + row) * view.stride[2];
     }
 
-    // A thread's share of a step's K or V: of one row, eight halves at a time, through registers. Where two rows go to eight lanes they
-    // are four apart, so that their words meet 32 banks.
+    // A thread's share of a step's K or V: of one row, eight halves at a time, through registers. Rows of eight neighbouring lanes are
+    // so far apart that their words meet 32 banks.
     struct fetching {
         const char *next; // the coming step's, where there are no pages
 
         DEVICE int row()
         {
+            constexpr int Neighbors = RowThreads < 8 ? 8 / RowThreads : 1;
             const int r = int(thread_index()) / RowThreads;
-            return RowThreads == 4 ? (r & ~7) | (r >> 1 & 3) | (r & 1) << 2 : r;
+            return Neighbors == 1 ? r : (r & ~7) | r % Neighbors * RowThreads | (r & 7) / Neighbors;
         }
         DEVICE int column() { return int(thread_index()) % RowThreads * 8; }
     };
@@ -621,7 +622,6 @@ struct tensor_forward {
         const float log2e = 1.44269504f;
         const int end = int(w.key_end), last_first = int(w.last_first), first_end = int(w.first_end); // if there are registers
         state x;
-        strip<Dk> next;
         copying<Dk> k_copy;
         copying<Dv> v_copy;
         fetching k_fetch, v_fetch;
@@ -637,15 +637,20 @@ struct tensor_forward {
             k_copy = prepare<Dk>(job.k, *t.k_head, key, t.k);
             v_copy = prepare<Dv>(job.v, *t.v_head, key, t.v);
             if (eightfold) start<Dk>(job, job.k, t.k_place + (key & Keys), dk, w, key, key >= last_first && key + Keys <= first_end, k_copy);
-        } else if (eightfold) {
+        } else {
             k_fetch = prepare_fetching(job.k, *t.k_head, key);
             v_fetch = prepare_fetching(job.v, *t.v_head, key);
-            fetch(job, job.k, t.k_place + (key & Keys), dk, w, key, k_fetch, next);
+            strip<Dk> first;
+            if (eightfold) {
+                fetch(job, job.k, t.k_place + (key & Keys), dk, w, key, k_fetch, first);
+                put(first, t.k);
+            } else copy_halves<Dk>(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, t.k);
         }
 #pragma unroll 1
         for (; key < (Family::Asynchronous ? end : int(w.key_end)); key += Keys) {
             const int slot = key & Keys;
             float s[Blocks][Keys / 16][8], shrink[Blocks][2];
+            strip<Dk> next;
             strip<Dv> values;
             typename Family::template operand<Blocks, Keys> weights;
             if (Family::Asynchronous) {
@@ -655,17 +660,9 @@ struct tensor_forward {
                 if (eightfold) start<Dv>(job, job.v, t.v_place + slot, dv, w, key, key >= last_first && key + Keys <= first_end, v_copy);
                 place_keys(job, w, t, key + Keys);
             } else {
-                block_barrier(); // V is used up; Q and places of rows are written
-                if (eightfold) {
-                    put(next, t.k);
-                    fetch(job, job.v, t.v_place + slot, dv, w, key, v_fetch, values);
-                } else {
-                    // model: rare
-                    copy_halves<Dk>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, t.k);
-                    // model: end
-                }
+                block_barrier(); // K, Q and places of rows are complete; V is used up
+                if (eightfold) fetch(job, job.v, t.v_place + slot, dv, w, key, v_fetch, values);
                 place_keys(job, w, t, key + Keys);
-                block_barrier(); // K and the next places are complete
             }
             Family::template multiply_scores<tensor_forward>(t, x, s);
             if (Split > 1) put_part(t, s);
@@ -676,8 +673,8 @@ struct tensor_forward {
                                      : int(w.last_first) > key || int(w.first_end) < key + Keys)
                 mask_scores(t, key, s);
             softmax({has_more ? 1 : job.scale * log2e, has_more ? log2e : 1}, s, x, shrink);
+            Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
             if (Family::Asynchronous) {
-                Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
                 copies_complete();
                 if (!eightfold) copy_halves<Dv>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, t.v);
                 block_barrier(); // V and the next places are complete; K is used up
@@ -686,16 +683,25 @@ struct tensor_forward {
             } else {
                 if (eightfold) {
                     put(values, t.v);
-                    fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
                 } else {
                     // model: rare
                     copy_halves<Dv>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, t.v);
                     // model: end
                 }
-                Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
-                block_barrier(); // V is complete
+                block_barrier(); // V and the next places are complete; K is used up
+                if (eightfold) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
             }
             Family::template multiply_values<tensor_forward>(t, weights, shrink, x);
+            if (!Family::Asynchronous) {
+                if (OneBuffer) block_barrier(); // V is used up
+                if (eightfold) {
+                    put(next, t.k);
+                } else {
+                    // model: rare
+                    copy_halves<Dk>(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, t.k);
+                    // model: end
+                }
+            }
         }
         store_rows(p, w, t, x, has_more ? 1 : 0.69314718f);
     }
