@@ -673,8 +673,8 @@ struct tensor_forward {
                                      : int(w.last_first) > key || int(w.first_end) < key + Keys)
                 mask_scores(t, key, s);
             softmax({has_more ? 1 : job.scale * log2e, has_more ? log2e : 1}, s, x, shrink);
-            Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
             if (Family::Asynchronous) {
+                Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
                 copies_complete();
                 if (!eightfold) copy_halves<Dv>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, t.v);
                 block_barrier(); // V and the next places are complete; K is used up
@@ -688,6 +688,7 @@ struct tensor_forward {
                     copy_halves<Dv>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, t.v);
                     // model: end
                 }
+                Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
                 block_barrier(); // V and the next places are complete; K is used up
                 if (eightfold) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
             }
