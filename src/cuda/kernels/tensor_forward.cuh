@@ -165,7 +165,7 @@ struct tensor_forward {
     // A thread's share of a step's K or V: of one row, eight halves at a time, through registers. Rows of eight neighbouring lanes are
     // so far apart that their words meet 32 banks.
     struct fetching {
-        const char *next; // the coming step's, where there are no pages
+        const char *next; // the words of the coming step, where there are no pages
 
         DEVICE int row()
         {
@@ -202,7 +202,8 @@ struct tensor_forward {
         to += fetching::row() * TENSOR_PITCH(D) + 2 * fetching::column();
 #pragma unroll
         for (int i = 0; i < strip<D>::Count; i++)
-            if (8 * RowThreads * (i + 1) <= D || fetching::column() + 8 * RowThreads * i < D) store_vector(to + 16 * RowThreads * i, from.word[i]);
+            if (8 * RowThreads * (i + 1) <= D || fetching::column() + 8 * RowThreads * i < D)
+                store_vector(to + 16 * RowThreads * i, from.word[i]);
     }
 
     // The same by asynchronous copies. A thread keeps to one column, so that its rows are steps of one address.
@@ -660,9 +661,8 @@ struct tensor_forward {
                 if (eightfold) start<Dv>(job, job.v, t.v_place + slot, dv, w, key, key >= last_first && key + Keys <= first_end, v_copy);
                 place_keys(job, w, t, key + Keys);
             } else {
-                block_barrier(); // K, Q and places of rows are complete; V is used up
+                block_barrier(); // K, Q and places are complete; V is used up
                 if (eightfold) fetch(job, job.v, t.v_place + slot, dv, w, key, v_fetch, values);
-                place_keys(job, w, t, key + Keys);
             }
             Family::template multiply_scores<tensor_forward>(t, x, s);
             if (Split > 1) put_part(t, s);
@@ -672,6 +672,7 @@ struct tensor_forward {
             if (Family::Asynchronous ? last_first > key || first_end < key + Keys
                                      : int(w.last_first) > key || int(w.first_end) < key + Keys)
                 mask_scores(t, key, s);
+            if (!Family::Asynchronous) place_keys(job, w, t, key + Keys);
             softmax({has_more ? 1 : job.scale * log2e, has_more ? log2e : 1}, s, x, shrink);
             if (Family::Asynchronous) {
                 Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
@@ -681,23 +682,21 @@ struct tensor_forward {
                 if (eightfold && key + Keys < end)
                     start<Dk>(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, key + 2 * Keys <= first_end, k_copy);
             } else {
-                if (eightfold) {
-                    put(values, t.v);
-                } else {
+                if (eightfold) put(values, t.v);
+                else {
                     // model: rare
                     copy_halves<Dv>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, t.v);
                     // model: end
                 }
                 Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
-                block_barrier(); // V and the next places are complete; K is used up
+                block_barrier(); // V and the coming places are complete; K is used up
                 if (eightfold) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
             }
             Family::template multiply_values<tensor_forward>(t, weights, shrink, x);
             if (!Family::Asynchronous) {
                 if (OneBuffer) block_barrier(); // V is used up
-                if (eightfold) {
-                    put(next, t.k);
-                } else {
+                if (eightfold) put(next, t.k);
+                else {
                     // model: rare
                     copy_halves<Dk>(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, t.k);
                     // model: end
