@@ -663,6 +663,7 @@ struct tensor_forward {
             } else {
                 block_barrier(); // K, Q and places are complete; V is used up
                 if (eightfold) fetch(job, job.v, t.v_place + slot, dv, w, key, v_fetch, values);
+                if (Split > 1) place_keys(job, w, t, key + Keys);
             }
             Family::template multiply_scores<tensor_forward>(t, x, s);
             if (Split > 1) put_part(t, s);
@@ -672,7 +673,7 @@ struct tensor_forward {
             if (Family::Asynchronous ? last_first > key || first_end < key + Keys
                                      : int(w.last_first) > key || int(w.first_end) < key + Keys)
                 mask_scores(t, key, s);
-            if (!Family::Asynchronous) place_keys(job, w, t, key + Keys);
+            if (!Family::Asynchronous && Split == 1) place_keys(job, w, t, key + Keys);
             softmax({has_more ? 1 : job.scale * log2e, has_more ? log2e : 1}, s, x, shrink);
             if (Family::Asynchronous) {
                 Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
@@ -682,15 +683,17 @@ struct tensor_forward {
                 if (eightfold && key + Keys < end)
                     start<Dk>(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, key + 2 * Keys <= first_end, k_copy);
             } else {
-                if (eightfold) put(values, t.v);
-                else {
+                if (eightfold) {
+                    put(values, t.v);
+                    if (Split > 1) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
+                } else {
                     // model: rare
                     copy_halves<Dv>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, t.v);
                     // model: end
                 }
                 Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
                 block_barrier(); // V and the coming places are complete; K is used up
-                if (eightfold) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
+                if (eightfold && Split == 1) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
             }
             Family::template multiply_values<tensor_forward>(t, weights, shrink, x);
             if (!Family::Asynchronous) {
