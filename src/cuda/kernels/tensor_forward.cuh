@@ -79,12 +79,11 @@ struct tensor_forward {
         uint32_t k_overflow, v_bits; // of Scaled: whether a half of k did; all of v
     };
 
+    static constexpr int RowThreads = Threads / Keys; // that share a row of K or V, where these go through registers
     template <int D> struct strip {
-        static constexpr int Columns = D / 8, Count = (Keys * Columns + Threads - 1) / Threads;
+        static constexpr int Count = (D + 8 * RowThreads - 1) / (8 * RowThreads);
         uint4 word[Count];
     };
-    static constexpr int RowThreads = Threads / Keys; // that share a long row
-    static_assert(Split == 1 || (Dk % (8 * RowThreads) == 0 && Dv % (8 * RowThreads) == 0), "no words are left");
 
     DEVICE int lane() { return lane_index(); }
     DEVICE int warp() { return int(thread_index()) >> 5; }
@@ -166,39 +165,39 @@ struct tensor_forward {
         return job.page_size ? place[row] : head + 2 * (key + row) * view.stride[2];
     }
 
-    // Long rows: all that a thread has is of one row, whose address is found once.
-    template <int D>
-    DEVICE void fetch_of_row(const attn_job &job, const attn_view &view, const char *head, const char *const *place, int n,
-                             const block_of_rows &w, int key, strip<D> &to)
-    {
-        const int row = int(thread_index()) / RowThreads, column = int(thread_index()) % RowThreads * 8;
-        const int count = is_needed(w, key + row) ? n - column : 0;
-        const char *from = row_address(job, view, head, place, key, row) + 2 * column;
-#pragma unroll
-        for (int i = 0; i < strip<D>::Count; i++)
-            to.word[i] = load_if(8 * RowThreads * i < count, from + 16 * RowThreads * i);
-    }
+    // A thread's share of a step's K or V: of one row, eight halves at a time, through registers. Rows of eight neighbouring lanes are
+    // so far apart that their words meet 32 banks.
+    struct fetching {
+        const char *next; // the words of the coming step, where there are no pages
 
-    template <int D> DEVICE void put_of_row(const strip<D> &from, char *to)
-    {
-        to += int(thread_index()) / RowThreads * TENSOR_PITCH(D) + int(thread_index()) % RowThreads * 16;
-#pragma unroll
-        for (int i = 0; i < strip<D>::Count; i++) store_vector(to + 16 * RowThreads * i, from.word[i]);
-    }
-
-    // A thread's share of a step's K or V: eight halves at a time, through registers.
-    template <int D>
-    DEVICE void fetch(const attn_job &job, const attn_view &view, const char *head, const char *const *place, int n,
-                      const block_of_rows &w, int key, strip<D> &to)
-    {
-        if (Split > 1) return fetch_of_row(job, view, head, place, n, w, key, to);
-#pragma unroll
-        for (int i = 0; i < strip<D>::Count; i++) {
-            const int c = int(thread_index()) + i * Threads, row = c / strip<D>::Columns,
-                      column = c % strip<D>::Columns * 8;
-            const bool wanted = c < Keys * strip<D>::Columns && column < n && is_needed(w, key + row);
-            to.word[i] = load_if(wanted, row_address(job, view, head, place, key, row & (Keys - 1)) + 2 * column);
+        DEVICE int row()
+        {
+            constexpr int Neighbors = RowThreads < 8 ? 8 / RowThreads : 1;
+            const int r = int(thread_index()) / RowThreads;
+            return Neighbors == 1 ? r : (r & ~7) | r % Neighbors * RowThreads | (r & 7) / Neighbors;
         }
+        DEVICE int column() { return int(thread_index()) % RowThreads * 8; }
+    };
+
+    DEVICE fetching prepare_fetching(const attn_view &view, const char *head, int key)
+    {
+        return {head + 2 * ((key + fetching::row()) * view.stride[2] + fetching::column())};
+    }
+
+    template <int D>
+    DEVICE void fetch(const attn_job &job, const attn_view &view, const char *const *place, int n, const block_of_rows &w,
+                      int key, fetching &from, strip<D> &to)
+    {
+        const int row = fetching::row(), column = fetching::column(), count = is_needed(w, key + row) ? n - column : 0;
+        const char *at = from.next;
+        if (job.page_size) {
+            // model: rare
+            at = place[row] + 2 * column;
+            // model: end
+        }
+#pragma unroll
+        for (int i = 0; i < strip<D>::Count; i++) to.word[i] = load_if(8 * RowThreads * i < count, at + 16 * RowThreads * i);
+        from.next += 2 * Keys * view.stride[2];
     }
 
     // bf16 as halves, in place.
@@ -231,13 +230,11 @@ struct tensor_forward {
 
     template <int D> DEVICE void put(const strip<D> &from, char *to)
     {
-        if (Split > 1) return put_of_row(from, to);
+        to += fetching::row() * TENSOR_PITCH(D) + 2 * fetching::column();
 #pragma unroll
-        for (int i = 0; i < strip<D>::Count; i++) {
-            const int c = int(thread_index()) + i * Threads;
-            if (c < Keys * strip<D>::Columns)
-                store_vector(to + c / strip<D>::Columns * TENSOR_PITCH(D) + c % strip<D>::Columns * 16, from.word[i]);
-        }
+        for (int i = 0; i < strip<D>::Count; i++)
+            if (8 * RowThreads * (i + 1) <= D || fetching::column() + 8 * RowThreads * i < D)
+                store_vector(to + 16 * RowThreads * i, from.word[i]);
     }
 
     // The same by asynchronous copies. A thread keeps to one column, so that its rows are steps of one address.
@@ -387,7 +384,8 @@ struct tensor_forward {
         int largest = 0;
         if (eightfold) {
             strip<D> rows;
-            fetch(job, view, head, place, n, w, key, rows);
+            fetching from = prepare_fetching(view, head, key);
+            fetch(job, view, place, n, w, key, from, rows);
 #pragma unroll
             for (int i = 0; i < strip<D>::Count; i++) largest = bf16_largest(largest, rows.word[i]);
             return largest;
@@ -787,9 +785,9 @@ struct tensor_forward {
         const float log2e = 1.44269504f;
         const int end = int(w.key_end), last_first = int(w.last_first), first_end = int(w.first_end); // if there are registers
         state x;
-        strip<Dk> next;
         copying<Dk> k_copy;
         copying<Dv> v_copy;
+        fetching k_fetch, v_fetch;
         clear(t, x);
         place_rows(job, w, t);
         if (!Scaled) load_queries(job, w, t, x);
@@ -806,13 +804,22 @@ struct tensor_forward {
             k_copy = prepare<Dk>(job.k, *t.k_head, key, t.k);
             v_copy = prepare<Dv>(job.v, *t.v_head, key, t.v);
             if (eightfold) start<Dk>(job, job.k, t.k_place + (key & Keys), dk, w, key, key >= last_first && key + Keys <= first_end, k_copy);
-        } else if (eightfold) {
-            fetch(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, next);
+        } else {
+            k_fetch = prepare_fetching(job.k, *t.k_head, key);
+            v_fetch = prepare_fetching(job.v, *t.v_head, key);
+            strip<Dk> first;
+            const float k_scale = Scaled ? t.scales->k : 1;
+            if (eightfold) {
+                fetch(job, job.k, t.k_place + (key & Keys), dk, w, key, k_fetch, first);
+                if (Scaled) convert_keys(k_scale, first, x);
+                put(first, t.k);
+            } else copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, k_scale, x, t.k);
         }
 #pragma unroll 1
         for (; key < (Family::Asynchronous ? end : int(w.key_end)); key += Keys) {
             const int slot = key & Keys;
             float s[Blocks][Keys / 16][8], shrink[Blocks][2];
+            strip<Dk> next;
             strip<Dv> values;
             if (Family::Asynchronous) {
                 copies_complete(); // of Q as well
@@ -821,19 +828,9 @@ struct tensor_forward {
                 if (eightfold) start<Dv>(job, job.v, t.v_place + slot, dv, w, key, key >= last_first && key + Keys <= first_end, v_copy);
                 place_keys(job, w, t, key + Keys);
             } else {
-                block_barrier(); // V is used up; Q and places of rows are written
-                const float k_scale = Scaled ? t.scales->k : 1;
-                if (eightfold) {
-                    if (Scaled) convert_keys(k_scale, next, x);
-                    put(next, t.k);
-                    fetch(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, values);
-                } else {
-                    // model: rare
-                    copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, k_scale, x, t.k);
-                    // model: end
-                }
-                place_keys(job, w, t, key + Keys);
-                block_barrier(); // K and the next places are complete
+                block_barrier(); // K, Q and places are complete; V is used up
+                if (eightfold) fetch(job, job.v, t.v_place + slot, dv, w, key, v_fetch, values);
+                if (Split > 1) place_keys(job, w, t, key + Keys);
             }
             Family::template multiply_scores<tensor_forward>(t, x, s);
             if (Split > 1) put_part(t, s);
@@ -843,6 +840,7 @@ struct tensor_forward {
             if (Family::Asynchronous ? last_first > key || first_end < key + Keys
                                      : int(w.last_first) > key || int(w.first_end) < key + Keys)
                 mask_scores(t, key, s);
+            if (!Family::Asynchronous && Split == 1) place_keys(job, w, t, key + Keys);
             scaling scale = {has_more ? 1 : score_scale(job, t) * log2e, has_more ? log2e : 1};
             if constexpr (Family::Asynchronous) {
                 raise_maxima(scale, s, x, shrink);
@@ -860,15 +858,26 @@ struct tensor_forward {
                 if (eightfold) {
                     if (Scaled) convert_values(v_scale, values, x);
                     put(values, t.v);
-                    fetch(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, next);
+                    if (Split > 1) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
                 } else {
                     // model: rare
                     copy_halves<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, v_scale, x, t.v);
                     // model: end
                 }
                 Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
-                block_barrier(); // V is complete
+                block_barrier(); // V and the coming places are complete; K is used up
+                if (eightfold && Split == 1) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
                 Family::template multiply_values<tensor_forward>(t, weights, shrink, x);
+                if (OneBuffer) block_barrier(); // V is used up
+                const float k_scale = Scaled ? t.scales->k : 1;
+                if (eightfold) {
+                    if (Scaled) convert_keys(k_scale, next, x);
+                    put(next, t.k);
+                } else {
+                    // model: rare
+                    copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, k_scale, x, t.k);
+                    // model: end
+                }
             }
         }
         if (Family::Asynchronous) copies_complete(); // of Q, where there was no step

@@ -9,14 +9,14 @@
  * a step; blocks of 16 rows a warp; whether K and V share one buffer, which takes a barrier more. Registers allow 8 warps
  * an SM. The order is that of preference. */
 #define SM70_SHAPES_64(X)                       \
-  X(sm70_forward_64, 32, 32, 32, 2, 4, 1, 0, 2) \
-  X(sm70_forward_64, 64, 64, 32, 2, 4, 0, 0, 2)
+  X(sm70_forward_64, 32, 32, 64, 2, 4, 1, 0, 2) \
+  X(sm70_forward_64, 64, 64, 64, 2, 4, 0, 0, 2)
 #define SM70_SHAPES_128(X)                       \
   X(sm70_forward_128, 96, 96, 32, 2, 8, 0, 0, 1) \
   X(sm70_forward_128, 128, 128, 32, 2, 8, 0, 0, 1)
 #define SM70_SHAPES_256(X)                         \
-  X(sm70_forward_256, 192, 128, 32, 1, 8, 0, 0, 1) \
-  X(sm70_forward_256, 192, 192, 32, 1, 8, 0, 0, 1) \
+  X(sm70_forward_256, 192, 128, 64, 1, 8, 0, 1, 1) \
+  X(sm70_forward_256, 192, 192, 64, 1, 8, 0, 1, 1) \
   X(sm70_forward_256, 256, 256, 32, 1, 8, 0, 1, 1) \
   X(sm70_forward_256, 320, 256, 32, 1, 6, 0, 1, 1)
 #define SM70_SHAPES_512(X) X(sm70_forward_512, 576, 512, 32, 1, 8, 0, 1, 1)
