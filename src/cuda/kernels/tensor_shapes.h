@@ -25,7 +25,7 @@
 #define SM80_SHAPES_64(X)                       \
   X(sm80_forward_64, 32, 32, 64, 2, 4, 0, 0, 2) \
   X(sm80_forward_64, 64, 64, 64, 2, 4, 0, 0, 2)
-#define SM80_SHAPES_128(X)                        \
+#define SM80_SHAPES_128(X)                       \
   X(sm80_forward_128, 96, 96, 64, 2, 4, 0, 0, 2) \
   X(sm80_forward_128, 128, 128, 64, 2, 4, 0, 0, 2)
 #define SM80_SHAPES_256(X)                         \
