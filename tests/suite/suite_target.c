@@ -3,6 +3,7 @@
 #include "suite_core.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Levels that a device may have: an instruction set, a family of kernels. What a context refuses is not there; the
@@ -11,6 +12,7 @@ static const struct level {
     int32_t backend;
     const char *name, *force, *isa; /* the plan's isa is also the end of its kernel */
     int staged;                     /* as in suite_target */
+    int capability;                 /* the least that a GPU must have */
 } levels[] = {
     {ATTN_BACKEND_CPU, "scalar", "isa=scalar", "scalar", 0},
     {ATTN_BACKEND_CPU, "avx2", "isa=avx2", "avx2", 0},
@@ -18,7 +20,7 @@ static const struct level {
     {ATTN_BACKEND_CPU, "amx", "isa=amx", "amx", 0},
     {ATTN_BACKEND_CUDA, "simt", "kernel=forward_simt", "simt", 0},
     {ATTN_BACKEND_CUDA, "sm70", "isa=sm70", "sm70", 0},
-    {ATTN_BACKEND_CUDA, "sm80", "isa=sm80", "sm80", 0},
+    {ATTN_BACKEND_CUDA, "sm80", "isa=sm80", "sm80", 0, .capability = 80},
     {ATTN_BACKEND_CUDA, "staged", "kernel=forward_simt", "simt", 1},
     {ATTN_BACKEND_CUDA, "mixed", "kernel=forward_simt", "simt", -1},
 };
@@ -126,10 +128,16 @@ static void add_target(struct suite *s, struct suite_target target)
     else if (s->options->verbose && !s->options->json) printf("no %s: %s\n", target.name, attn_last_error());
 }
 
+/* 90 of "sm_90"; 0 of other names. */
+static int capability_of(const attn_device_info *info)
+{
+    return strncmp(info->arch, "sm_", 3) ? 0 : atoi(info->arch + 3);
+}
+
 static void add_device(struct suite *s, int32_t index, const attn_device_info *info)
 {
     for (int n = 0; n < LEVELS; n++) {
-        if (levels[n].backend != info->backend) continue;
+        if (levels[n].backend != info->backend || levels[n].capability > capability_of(info)) continue;
         struct suite_target t = {.backend = info->backend, .index = index, .ordinal = info->ordinal};
         t.staged = levels[n].staged;
         t.host = info->backend == ATTN_BACKEND_CPU || t.staged > 0;
