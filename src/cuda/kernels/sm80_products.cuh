@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of sm_75 and later, mma.sync.m16n8k8 and m16n8k16, as a Family of tensor_forward.cuh.
+// The products of sm_80 and later, mma.sync.m16n8k16, as a Family of tensor_forward.cuh.
 //
 // Lanes. With g = lane / 4 and q = lane % 4: A has rows g and g + 8, k = 2 q, 2 q + 1 and 8 more; B of S has key g (ldmatrix on K
 // as it lies), B of O column g (ldmatrix.trans on V); element i of a sum is row g + 4 (i & 2), column 2 q + (i & 1) + 2 (i & 4). So
@@ -13,12 +13,10 @@
 
 #include "tensor_forward.cuh"
 
-// sm_75 has neither asynchronous copies nor k = 16 nor bf16.
-template <bool IsAmpere, bool IsBf16> struct m16n8_products {
-    static constexpr bool Asynchronous = IsAmpere, SumsOfWholeRows = true, StoresPairs = true, Scaled = false;
+template <bool IsBf16> struct sm80_products {
+    static constexpr bool Asynchronous = true, SumsOfWholeRows = true, StoresPairs = true, Scaled = false;
     static constexpr int OutKind = IsBf16 ? ROWS_BF16 : ROWS_F16;
     static constexpr int RowLanes = 3, RowLane = 1; // all bits, and one of them
-    static_assert(IsAmpere || !IsBf16, "sm_75 has no bf16");
 
     DEVICE constexpr bool sums_in_registers(int) { return true; }
     DEVICE int sum_row(int i) { return (lane_index() >> 2) + 4 * (i & 2); }
@@ -29,10 +27,7 @@ template <bool IsAmpere, bool IsBf16> struct m16n8_products {
 
     DEVICE void multiply(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
     {
-        if (!IsAmpere) {
-            mma_m16n8k8_f16(d, a[0], a[1], b0);
-            mma_m16n8k8_f16(d, a[2], a[3], b1);
-        } else if (IsBf16) mma_m16n8k16_bf16(d, a, b0, b1);
+        if (IsBf16) mma_m16n8k16_bf16(d, a, b0, b1);
         else mma_m16n8k16_f16(d, a, b0, b1);
     }
 
@@ -144,22 +139,12 @@ template <bool IsAmpere, bool IsBf16> struct m16n8_products {
     }
 };
 
-// Each shape with both bodies, of f16 and, from sm_80 on, of bf16.
-#define SM75_KERNELS(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                  \
-    M16N8_KERNELS(sm75, f16, false, false, dk, dv, keys, blocks, warps, one_buffer, blocks_per_sm)
-#define SM80_KERNELS(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                  \
-    M16N8_KERNELS(sm80, f16, true, false, dk, dv, keys, blocks, warps, one_buffer, blocks_per_sm)                    \
-    M16N8_KERNELS(sm80, bf16, true, true, dk, dv, keys, blocks, warps, one_buffer, blocks_per_sm)
-#define M16N8_KERNELS(family, type, ampere, bf16, dk, dv, keys, blocks, warps, one_buffer, blocks_per_sm)             \
-    M16N8_KERNEL(family##_forward_##dk##_##dv##_##type, ampere, bf16, dk, dv, keys, blocks, warps, one_buffer,       \
-                 blocks_per_sm, false)                                                                               \
-    M16N8_KERNEL(family##_forward_##dk##_##dv##_##type##_all, ampere, bf16, dk, dv, keys, blocks, warps, one_buffer, \
-                 blocks_per_sm, true)
-#define M16N8_KERNEL(name, ampere, bf16, dk, dv, keys, blocks, warps, one_buffer, blocks_per_sm, all)                 \
-    KERNEL(name, 32 * warps, blocks_per_sm, attn_simt_forward, p)                                                    \
-    {                                                                                                                \
-        tensor_forward<m16n8_products<ampere, bf16>, dk, dv, keys, blocks, warps, false, one_buffer,                 \
-                       all>::forward(p);                                                                             \
-    }
+// Each shape with both bodies, of f16 and of bf16.
+#define SM80_KERNELS(module, dk, dv, ...)                                                                            \
+    SM80_BODIES(sm80_forward_##dk##_##dv##_f16, sm80_products<false>, dk, dv, __VA_ARGS__)                           \
+    SM80_BODIES(sm80_forward_##dk##_##dv##_bf16, sm80_products<true>, dk, dv, __VA_ARGS__)
+#define SM80_BODIES(name, family, ...)                                                                               \
+    TENSOR_BODY(name, family, __VA_ARGS__, false)                                                                    \
+    TENSOR_BODY(name##_all, family, __VA_ARGS__, true)
 
 #endif

@@ -15,8 +15,8 @@
 // Lanes. A lane has eight elements of each 16 x 16 of S and of O, of two rows: element i is row sum_row(i), which i & 2
 // decides, and key sum_key(i), or column output_column(i); the lanes that differ in RowLanes alone share their rows.
 //
-// Sums. The hardware truncates when it adds to a float32 sum, which shows after thousands of steps: products of one step
-// of keys are summed alone, and added to O in float32, which costs nothing because O is scaled then. O is divided by the sum
+// Sums. The hardware truncates when it adds to a float32 sum, which shows after thousands of steps: what a Family does about it
+// stands there (sm70 sums a step's products alone, sm80 lets the divisor lose as much). O is divided by the sum
 // of P as rounded to 16 bits, LSE has the sum of P: so a constant V comes back exactly, and LSE has no rounding of P.
 //
 // Bytes a step from L2: 2 Keys (Dk + Dv) for 2 * 16 Blocks * Warps * Keys (Dk + Dv) flops.
