@@ -117,14 +117,14 @@ def shapes_of(compiler: str, folder: str) -> List[Shape]:
     source = r"""
 #include <stdio.h>
 #include "cuda/kernels/tensor_shapes.h"
-#define LINE(module, type, more, dk, dv, keys, blocks, warps, q, one)                                      \
+#define LINE(module, type, scaled, dk, dv, keys, blocks, warps, q, one)                                      \
   for (int all = 0; all < 2; all++)                                                                       \
     printf("sm70_forward_%d_%d" type "%s " #module type " %d %d %d %d %d %d %d\n", dk, dv, all ? "_all" : "", \
            dk, dv, keys, blocks, warps, TENSOR_SPLIT(dv),                                                   \
-           (int)TENSOR_SHARED(dk, dv, keys, blocks, warps, q, one, all) + more);
+           (int)TENSOR_SHARED(sm70, scaled, dk, dv, keys, blocks, warps, q, one, all));
 #define F16(module, dk, dv, keys, blocks, warps, q, one, per_sm) LINE(module, "", 0, dk, dv, keys, blocks, warps, q, one)
 #define BF16(module, dk, dv, keys, blocks, warps, q, one, per_sm) \
-  LINE(module, "_bf16", TENSOR_BF16_BYTES, dk, dv, keys, blocks, warps, q, one)
+  LINE(module, "_bf16", 1, dk, dv, keys, blocks, warps, q, one)
 int main(void) { SM70_SHAPES(F16) SM70_BF16_SHAPES(BF16) return 0; }
 """
     output_of([compiler, *INCLUDE, "-x", "c", "-", "-o", program], input=source)

@@ -40,7 +40,7 @@ enum { VOLTA_SHARED_BYTES = 98304 }; /* that a block of sm_70 may have */
    TENSOR_ROWS(dv, blocks, warps),                                                                                   \
    0,                                                                                                                \
    32 * (warps),                                                                                                     \
-   TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all) + ((scaled) ? TENSOR_BF16_BYTES : 0), \
+   TENSOR_SHARED(family, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all),                      \
    all,                                                                                                              \
    dtype,                                                                                                            \
    scaled},
@@ -58,7 +58,7 @@ static const attn_forward_kernel kernels[] = {
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
 #define FITS_VOLTA(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                 \
-  _Static_assert((TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1) + TENSOR_BF16_BYTES) * \
+  _Static_assert(TENSOR_SHARED(sm70, 1, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1) * \
                          blocks_per_sm <=                                                                          \
                      VOLTA_SHARED_BYTES,                                                                           \
                  "shared memory of sm_70");

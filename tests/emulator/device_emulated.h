@@ -108,8 +108,8 @@ template <typename T> DEVICE T shuffle_xor(T v, int mask, HERE)
     return shuffle_from(v, int(emulator::thread_index() & 31) ^ mask, file, line);
 }
 
-typedef char *tile_address;
-DEVICE tile_address tile_of(const void *p) { return static_cast<char *>(const_cast<void *>(p)); }
+typedef uintptr_t tile_address;
+DEVICE tile_address tile_of(const void *p) { return reinterpret_cast<uintptr_t>(p); }
 
 DEVICE bool any_of_warp(bool condition, HERE)
 {

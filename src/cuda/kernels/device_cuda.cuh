@@ -21,7 +21,7 @@ DEVICE unsigned block_count() { return gridDim.x; }
 /* One array of one type for all kernels: two of different types under one name would clash in templates. */
 DEVICE char *shared_memory()
 {
-    extern __shared__ __align__(16) char block_shared[];
+    extern __shared__ __align__(128) char block_shared[];
     return block_shared;
 }
 

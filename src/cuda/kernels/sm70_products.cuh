@@ -29,6 +29,14 @@ struct sm70_products {
 
     template <class T> DEVICE places places_of(const typename T::shared &) { return {}; }
 
+    // Rows are padded, so that eight lanes that read 16 bytes of eight rows meet 32 banks.
+    DEVICE constexpr int pitch(int d) { return TENSOR_PITCH_sm70(d); }
+    DEVICE constexpr int head(int dv, int keys, int blocks, int warps, bool all)
+    {
+        return TENSOR_HEAD(sm70, Scaled, dv, keys, blocks, warps, all);
+    }
+    template <int D> DEVICE int place(int row, int byte) { return row * pitch(D) + byte; }
+
     template <class T>
     DEVICE void multiply_scores(const typename T::shared &t, const typename T::state &x,
                                 float (&s)[T::Blocks][T::Keys / 16][8])

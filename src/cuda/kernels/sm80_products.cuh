@@ -36,13 +36,26 @@ template <bool IsBf16> struct sm80_products {
         tile_address q, k, v;
     };
 
+    DEVICE constexpr int pitch(int d) { return TENSOR_PITCH_sm80(d); }
+    DEVICE constexpr int head(int dv, int keys, int blocks, int warps, bool all)
+    {
+        return TENSOR_HEAD(sm80, false, dv, keys, blocks, warps, all);
+    }
+    template <int D> DEVICE int place(int row, int byte)
+    {
+        return row * pitch(D) + (byte ^ 16 * (pitch(D) < 128 ? row / 2 & 3 : row & 7));
+    }
+
     template <class T> DEVICE places places_of(const typename T::shared &t)
     {
         const int l = lane_index();
-        return {tile_of(t.q + (16 * T::Blocks * T::warp() + (l & 15)) * T::KPitch + 16 * (l >> 4)),
-                tile_of(t.k + ((l & 7) + 8 * (l >> 4)) * T::KPitch + 16 * (l >> 3 & 1)),
-                tile_of(t.v + (l & 15) * T::VPitch + 16 * (l >> 4))};
+        return {tile_of(t.q + place<T::Dk>(16 * T::Blocks * T::warp() + (l & 15), 16 * (l >> 4))),
+                tile_of(t.k + place<T::Dk>((l & 7) + 8 * (l >> 4), 16 * (l >> 3 & 1))),
+                tile_of(t.v + place<T::Dv>(l & 15, 16 * (l >> 4)))};
     }
+
+    // The same of columns 16 d and on.
+    DEVICE tile_address beside(tile_address row, int d) { return (row ^ uint32_t(32 * (d & 3))) + 128 * (d / 4); }
 
     template <class T>
     DEVICE void multiply_scores(const typename T::shared &, const typename T::state &x,
@@ -58,11 +71,11 @@ template <bool IsBf16> struct sm80_products {
         for (int d = 0; d < T::Dk / 16; d++) {
             uint32_t a[T::Blocks][4];
 #pragma unroll
-            for (int m = 0; m < T::Blocks; m++) load_matrices(a[m], x.at.q + 16 * m * T::KPitch + 32 * d);
+            for (int m = 0; m < T::Blocks; m++) load_matrices(a[m], beside(x.at.q, d) + 16 * m * T::KPitch);
 #pragma unroll
             for (int n = 0; n < T::Keys / 16; n++) {
                 uint32_t b[4];
-                load_matrices(b, x.at.k + 16 * n * T::KPitch + 32 * d);
+                load_matrices(b, beside(x.at.k, d) + 16 * n * T::KPitch);
 #pragma unroll
                 for (int m = 0; m < T::Blocks; m++) {
                     multiply(s[m][n], a[m], b[0], b[1]);
@@ -127,7 +140,7 @@ template <bool IsBf16> struct sm80_products {
 #pragma unroll
             for (int d = 0; d < T::Dv / 16; d++) {
                 uint32_t b[4];
-                load_matrices_transposed(b, x.at.v + 16 * n * T::VPitch + 32 * d);
+                load_matrices_transposed(b, beside(x.at.v, d) + 16 * n * T::VPitch);
 #pragma unroll
                 for (int m = 0; m < T::Blocks; m++) {
                     multiply(x.o[m][d], p.word[m], b[0], b[1]);

@@ -51,7 +51,7 @@ struct tensor_forward {
     static constexpr int DkOfWarp = Dk / Split, DvOfWarp = Dv / Split;
     static constexpr bool SumsInRegisters = Family::sums_in_registers(Dv); // those of P as rounded
     static constexpr int SumStep = Family::SumsOfWholeRows ? 2 : 1;                  // as elements of a sum of products
-    static constexpr int KPitch = TENSOR_PITCH(Dk), VPitch = TENSOR_PITCH(Dv); // bytes
+    static constexpr int KPitch = Family::pitch(Dk), VPitch = Family::pitch(Dv); // bytes
     static_assert(Dk % 16 == 0 && DkOfWarp % 8 == 0 && DvOfWarp % 32 == 0 && Warps % Split == 0 && (Keys == 32 || Keys == 64),
                   "what the loops below assume");
     static_assert(!Family::Asynchronous || !OneBuffer, "V is on its way while K is read");
@@ -114,7 +114,7 @@ struct tensor_forward {
         float *free = reinterpret_cast<float *>(t.end + Rows) + 2 * Blocks * Threads;
         t.scratch = free + TENSOR_SCRATCH / 4 * warp();
         t.scales = reinterpret_cast<bf16_scales *>(reinterpret_cast<char *>(free) + (All ? TENSOR_SCRATCH * Warps : 0));
-        t.q = reinterpret_cast<char *>(t.scales) + (Scaled ? TENSOR_BF16_BYTES : 0);
+        t.q = at + Family::head(Dv, Keys, Blocks, Warps, All);
         t.k = t.q + (QInRegisters ? 0 : Rows * KPitch);
         t.v = OneBuffer ? t.k : t.k + Keys * KPitch;
         t.parts = reinterpret_cast<float *>(t.v + Keys * (OneBuffer ? TENSOR_LARGER(KPitch, VPitch) : VPitch)) + 4 * lane();
@@ -230,16 +230,17 @@ struct tensor_forward {
 
     template <int D> DEVICE void put(const strip<D> &from, char *to)
     {
-        to += fetching::row() * TENSOR_PITCH(D) + 2 * fetching::column();
+        to += Family::template place<D>(fetching::row(), 2 * fetching::column());
 #pragma unroll
         for (int i = 0; i < strip<D>::Count; i++)
             if (8 * RowThreads * (i + 1) <= D || fetching::column() + 8 * RowThreads * i < D)
                 store_vector(to + 16 * RowThreads * i, from.word[i]);
     }
 
-    // The same by asynchronous copies. A thread keeps to one column, so that its rows are steps of one address.
+    // The same by asynchronous copies. A thread keeps to one column of each line of 128 bytes, so that its rows are steps of one address.
     template <int D> struct copying {
-        static constexpr int Columns = D <= 64 ? 8 : D <= 128 ? 16 : D <= 256 ? 32 : 64, Step = Threads / Columns;
+        static constexpr int Lines = (D + 63) / 64, Columns = D < 64 ? D / 8 : 8, Step = Threads / Columns;
+        static_assert(!Family::Asynchronous || (Step % 8 == 0 && Keys % Step == 0), "rows that a thread copies are placed alike");
         const char *next; // its first row of the coming step, where there are no pages
         tile_address to;
 
@@ -247,11 +248,20 @@ struct tensor_forward {
         DEVICE int row() { return int(thread_index()) / Columns; }
     };
 
+    // A row's elements column, column + 64, ...; those from n on are zeros.
+    template <int D> DEVICE void copy_row(tile_address to, const char *from, int column, int n, bool is_needed)
+    {
+#pragma unroll
+        for (int j = 0; j < copying<D>::Lines; j++)
+            if (64 * (j + 1) <= D || column + 64 * j < D)
+                copy_async(to + 128 * j, from + 128 * j, column + 64 * j < n && is_needed);
+    }
+
     template <int D> DEVICE copying<D> prepare(const attn_view &view, const char *head, int key, const char *tile)
     {
         copying<D> c;
         c.next = head + 2 * ((key + copying<D>::row()) * view.stride[2] + copying<D>::column());
-        c.to = tile_of(tile + copying<D>::row() * TENSOR_PITCH(D) + 2 * copying<D>::column());
+        c.to = tile_of(tile + Family::template place<D>(copying<D>::row(), 2 * copying<D>::column()));
         return c;
     }
 
@@ -259,32 +269,27 @@ struct tensor_forward {
     DEVICE void start(const attn_job &job, const attn_view &view, const char *const *place, int n, const block_of_rows &w,
                       int key, bool whole, copying<D> &c)
     {
-        constexpr int Step = copying<D>::Step, Pitch = Step * TENSOR_PITCH(D);
+        constexpr int Step = copying<D>::Step, Pitch = Step * Family::pitch(D);
         const int column = copying<D>::column();
-        if (column < D && job.page_size) {
+        const int64_t step = 2 * Step * view.stride[2];
+        if (job.page_size) {
             // model: rare
 #pragma unroll 1
             for (int i = 0; i < Keys / Step; i++) {
                 const int row = copying<D>::row() + i * Step;
-                copy_async(c.to + i * Pitch, place[row] + 2 * column, column < n && is_needed(w, key + row));
+                copy_row<D>(c.to + i * Pitch, place[row] + 2 * column, column, n, is_needed(w, key + row));
             }
             // model: end
-        } else if (column < D) {
-            const int64_t step = 2 * Step * view.stride[2];
-            if (whole) {
+        } else if (whole) {
 #pragma unroll
-                for (int i = 0; i < Keys / Step; i++) copy_async(c.to + i * Pitch, c.next + i * step, column < n);
-            } else {
-                // model: rare
+            for (int i = 0; i < Keys / Step; i++, c.next += step) copy_row<D>(c.to + i * Pitch, c.next, column, n, true);
+        } else {
+            // model: rare
 #pragma unroll 1
-                for (int i = 0; i < Keys / Step; i++) {
-                    const int row = copying<D>::row() + i * Step;
-                    copy_async(c.to + i * Pitch, c.next + i * step, column < n && is_needed(w, key + row));
-                }
-                // model: end
-            }
+            for (int i = 0; i < Keys / Step; i++, c.next += step)
+                copy_row<D>(c.to + i * Pitch, c.next, column, n, is_needed(w, key + copying<D>::row() + i * Step));
+            // model: end
         }
-        c.next += 2 * Keys * view.stride[2];
     }
 
     // The same where no vector load reaches: half by half, when they are needed.
@@ -300,7 +305,7 @@ struct tensor_forward {
             if (column < n && is_needed(w, key + row))
                 word = attn_load_u16(row_address(job, view, head, place, key, row) + 2 * column);
             if (Scaled) word = convert_half(IsKey, scale, word, x);
-            attn_store_u16(to + row * TENSOR_PITCH(D) + 2 * column, word);
+            attn_store_u16(to + Family::template place<D>(row, 2 * column), word);
         }
         // model: end
     }
@@ -351,13 +356,13 @@ struct tensor_forward {
 #pragma unroll 1
             for (int c = int(thread_index()); c < Rows * (Dk / 8); c += Threads) {
                 const int r = c / (Dk / 8), k = c % (Dk / 8);
-                copy_async(tile_of(t.q) + r * KPitch + 16 * k, query_address(job, w, uint32_t(w.row) + uint32_t(r), uint32_t(job.group), 8 * k), r < w.rows && 8 * k < job.head_dim);
+                copy_async(tile_of(t.q) + Family::template place<Dk>(r, 16 * k), query_address(job, w, uint32_t(w.row) + uint32_t(r), uint32_t(job.group), 8 * k), r < w.rows && 8 * k < job.head_dim);
             }
         } else {
 #pragma unroll 1
             for (int c = int(thread_index()); c < Rows * (Dk / 8); c += Threads) {
                 const int r = c / (Dk / 8), k = c % (Dk / 8);
-                store_vector(t.q + r * KPitch + 16 * k, load_query_halves(job, w, t, eightfold, r, 8 * k));
+                store_vector(t.q + Family::template place<Dk>(r, 16 * k), load_query_halves(job, w, t, eightfold, r, 8 * k));
             }
         }
     }

@@ -36,7 +36,11 @@
   X(sm80_forward_256, 320, 256, 64, 1, 8, 0, 0, 1)
 #define SM80_SHAPES(X) SM80_SHAPES_64(X) SM80_SHAPES_128(X) SM80_SHAPES_256(X)
 
-#define TENSOR_PITCH(d) (2 * (d) + 16) /* bytes from row to row in shared memory */
+/* Bytes from row to row in shared memory, and what tiles there begin at multiples of. */
+#define TENSOR_PITCH_sm70(d) (2 * (d) + 16)
+#define TENSOR_PITCH_sm80(d) ((d) <= 32 ? 64 : ((d) + 63) / 64 * 128)
+#define TENSOR_ALIGNMENT_sm70 16
+#define TENSOR_ALIGNMENT_sm80 128
 #define TENSOR_OUTPUT_PITCH 36         /* floats */
 #define TENSOR_SCRATCH 256             /* bytes a warp, of the body with everything */
 #define TENSOR_BF16_BYTES 128          /* what kernels with scaled halves have besides */
@@ -45,15 +49,23 @@
 #define TENSOR_ROWS(dv, blocks, warps) (16 * (blocks) * (warps) / TENSOR_SPLIT(dv))
 #define TENSOR_LARGER(a, b) ((a) > (b) ? (a) : (b))
 /* Q, K and V, and parts of S where warps share rows. */
-#define TENSOR_TILES(dk, dv, keys, blocks, warps, q_in_registers, one_buffer)                                     \
-  (((q_in_registers) ? 0 : TENSOR_ROWS(dv, blocks, warps) * TENSOR_PITCH(dk)) +                                   \
-   ((one_buffer) ? (keys)*TENSOR_PITCH(TENSOR_LARGER(dk, dv)) : (keys) * (TENSOR_PITCH(dk) + TENSOR_PITCH(dv))) + \
+#define TENSOR_TILES(family, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)                    \
+  (((q_in_registers) ? 0 : TENSOR_ROWS(dv, blocks, warps) * TENSOR_PITCH_##family(dk)) +                  \
+   ((one_buffer) ? (keys)*TENSOR_PITCH_##family(TENSOR_LARGER(dk, dv))                                    \
+                 : (keys) * (TENSOR_PITCH_##family(dk) + TENSOR_PITCH_##family(dv))) +                    \
    (TENSOR_SPLIT(dv) > 1 ? 16 * (blocks) * (warps) * (keys)*4 : 0))
 #define TENSOR_END(dv, blocks, warps) (TENSOR_ROWS(dv, blocks, warps) * 12 + (warps)*16 * TENSOR_OUTPUT_PITCH * 4)
-#define TENSOR_SHARED(dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all)                    \
-  (SIMT_BLOCK_BYTES + (keys)*32 + 16 + TENSOR_ROWS(dv, blocks, warps) * 8 + 256 * (blocks) * (warps) + \
-   ((all) ? TENSOR_SCRATCH * (warps) : 0) +                                                            \
-   TENSOR_LARGER(TENSOR_TILES(dk, dv, keys, blocks, warps, q_in_registers, one_buffer),                \
-                 TENSOR_END(dv, blocks, warps)))
+/* What comes before them. */
+#define TENSOR_HEAD(family, scaled, dv, keys, blocks, warps, all)                                         \
+  TENSOR_MULTIPLE(SIMT_BLOCK_BYTES + (keys)*32 + 16 + TENSOR_ROWS(dv, blocks, warps) * 8 +                \
+                      256 * (blocks) * (warps) + ((all) ? TENSOR_SCRATCH * (warps) : 0) +                 \
+                      ((scaled) ? TENSOR_BF16_BYTES : 0),                                                 \
+                  TENSOR_ALIGNMENT_##family)
+#define TENSOR_MULTIPLE(bytes, of) (((bytes) + (of)-1) / (of) * (of))
+#define TENSOR_SHARED(family, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all)       \
+  (TENSOR_HEAD(family, scaled, dv, keys, blocks, warps, all) +                                            \
+   TENSOR_MULTIPLE(TENSOR_LARGER(TENSOR_TILES(family, dk, dv, keys, blocks, warps, q_in_registers, one_buffer), \
+                                 TENSOR_END(dv, blocks, warps)),                                          \
+                   TENSOR_ALIGNMENT_##family))
 
 #endif
