@@ -35,6 +35,8 @@
 #include "bf16_halves.cuh"
 
 #define TENSOR_LARGEST 3.40282347e38f
+#define LOG2_E 1.44269504f
+#define LN_2 0.69314718f
 
 DEVICE int lane_index() { return int(thread_index()) & 31; }
 
@@ -265,31 +267,31 @@ struct tensor_forward {
         return c;
     }
 
-    template <int D>
-    DEVICE void start(const attn_job &job, const attn_view &view, const char *const *place, int n, const block_of_rows &w,
-                      int key, bool whole, copying<D> &c)
+    // A step whose rows are all needed and lie one after the other.
+    template <int D> DEVICE void start_whole(const attn_view &view, int n, copying<D> &c)
     {
         constexpr int Step = copying<D>::Step, Pitch = Step * Family::pitch(D);
-        const int column = copying<D>::column();
-        const int64_t step = 2 * Step * view.stride[2];
-        if (job.page_size) {
-            // model: rare
-#pragma unroll 1
-            for (int i = 0; i < Keys / Step; i++) {
-                const int row = copying<D>::row() + i * Step;
-                copy_row<D>(c.to + i * Pitch, place[row] + 2 * column, column, n, is_needed(w, key + row));
-            }
-            // model: end
-        } else if (whole) {
 #pragma unroll
-            for (int i = 0; i < Keys / Step; i++, c.next += step) copy_row<D>(c.to + i * Pitch, c.next, column, n, true);
-        } else {
-            // model: rare
+        for (int i = 0; i < Keys / Step; i++, c.next += 2 * Step * view.stride[2])
+            copy_row<D>(c.to + i * Pitch, c.next, copying<D>::column(), n, true);
+    }
+
+    // Any other.
+    template <int D, bool IsKey>
+    DEVICE void start_any(const attn_job &job, const attn_view &view, const char *head, const char *const *place, int n,
+                          bool eightfold, const block_of_rows &w, int key, state &x, char *tile, copying<D> &c)
+    {
+        // model: rare
+        constexpr int Step = copying<D>::Step, Pitch = Step * Family::pitch(D);
+        const int column = copying<D>::column();
+        if (!eightfold) return copy_halves<D, IsKey>(job, view, head, place, n, w, key, 1, x, tile);
 #pragma unroll 1
-            for (int i = 0; i < Keys / Step; i++, c.next += step)
-                copy_row<D>(c.to + i * Pitch, c.next, column, n, is_needed(w, key + copying<D>::row() + i * Step));
-            // model: end
+        for (int i = 0; i < Keys / Step; i++, c.next += 2 * Step * view.stride[2]) {
+            const int row = copying<D>::row() + i * Step;
+            const char *from = job.page_size ? place[row] + 2 * column : c.next;
+            copy_row<D>(c.to + i * Pitch, from, column, n, is_needed(w, key + row));
         }
+        // model: end
     }
 
     // The same where no vector load reaches: half by half, when they are needed.
@@ -596,10 +598,8 @@ struct tensor_forward {
         // model: end
     }
 
-    // m, and the factors by which O and l shrink.
-    DEVICE void raise_maxima(scaling &scale, float (&s)[Blocks][Keys / 16][8], state &x, float (&shrink)[Blocks][2])
+    DEVICE void largest_of_scores(const float (&s)[Blocks][Keys / 16][8], float (&top)[Blocks][2])
     {
-        float top[Blocks][2];
 #pragma unroll
         for (int m = 0; m < Blocks; m++)
 #pragma unroll
@@ -609,6 +609,13 @@ struct tensor_forward {
                 for (int j = 1; j < Keys / 4; j++) top[m][half] = fmaxf(top[m][half], s[m][j / 4][element(half, j % 4)]);
             }
         maximum_of_lanes(top);
+    }
+
+    // m, and the factors by which O and l shrink.
+    DEVICE void raise_maxima(scaling &scale, float (&s)[Blocks][Keys / 16][8], state &x, float (&shrink)[Blocks][2])
+    {
+        float top[Blocks][2];
+        largest_of_scores(s, top);
         round_scores(top, scale, s);
 #pragma unroll
         for (int m = 0; m < Blocks; m++)
@@ -618,6 +625,32 @@ struct tensor_forward {
                 shrink[m][half] = power(x.m[m][half] - larger, scale); // 1 where m stays, or sums would drift
                 x.m[m][half] = larger;
             }
+    }
+
+    // The same with the factors at work: most steps find no larger score, which one vote tells.
+    DEVICE void raise_maxima_at_times(scaling &scale, float (&s)[Blocks][Keys / 16][8], state &x)
+    {
+        float top[Blocks][2], shrink[Blocks][2];
+        bool changes = false;
+        largest_of_scores(s, top);
+#pragma unroll
+        for (int r = 0; r < 2 * Blocks; r++) {
+            const float old = x.m[r / 2][r % 2];
+            const float larger = fmaxf(old, top[r / 2][r % 2] * scale.before);
+            changes |= larger != old || fabsf(larger) > 0x1p27f; // then round_scores is due
+        }
+        if (!any_of_warp(changes)) return;
+        // model: rare
+        round_scores(top, scale, s);
+#pragma unroll
+        for (int r = 0; r < 2 * Blocks; r++) {
+            float &m = x.m[r / 2][r % 2];
+            const float larger = fmaxf(m, top[r / 2][r % 2] * scale.before);
+            shrink[r / 2][r % 2] = power(m - larger, scale);
+            m = larger;
+        }
+        Family::template shrink_sums<tensor_forward>(shrink, x);
+        // model: end
     }
 
     // S to P, of 16 keys each from `first` on, and sums of P.
@@ -780,19 +813,113 @@ struct tensor_forward {
         }
     }
 
-    DEVICE void run_task(const attn_simt_forward &p, const shared &t)
+    // All steps of a task, where K and V go through registers.
+    DEVICE void add_steps(const attn_simt_forward &p, const shared &t, bool eightfold, bool has_more, int key, state &x)
     {
         const attn_job &job = p.job;
         const block_of_rows &w = *t.block;
         const int dk = int(job.head_dim), dv = int(job.head_dim_v);
-        const bool eightfold = is_eightfold(job.k, dk) && is_eightfold(job.v, dv);
+        fetching k_fetch = prepare_fetching(job.k, *t.k_head, key);
+        fetching v_fetch = prepare_fetching(job.v, *t.v_head, key);
+        strip<Dk> first;
+        const float k_scale = Scaled ? t.scales->k : 1;
+        if (eightfold) {
+            fetch(job, job.k, t.k_place + (key & Keys), dk, w, key, k_fetch, first);
+            if (Scaled) convert_keys(k_scale, first, x);
+            put(first, t.k);
+        } else copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, k_scale, x, t.k);
+#pragma unroll 1
+        for (; key < int(w.key_end); key += Keys) {
+            const int slot = key & Keys;
+            float s[Blocks][Keys / 16][8], shrink[Blocks][2];
+            strip<Dk> next;
+            strip<Dv> values;
+            typename Family::template operand<Blocks, Keys> weights;
+            block_barrier(); // K, Q and places are complete; V is used up
+            if (eightfold) fetch(job, job.v, t.v_place + slot, dv, w, key, v_fetch, values);
+            if (Split > 1) place_keys(job, w, t, key + Keys);
+            Family::template multiply_scores<tensor_forward>(t, x, s);
+            if (Split > 1) put_part(t, s);
+            if (OneBuffer || Split > 1) block_barrier(); // K is used up; parts of S are complete
+            if (Split > 1) add_parts(t, s);
+            if (has_more) finish_scores(job, w, t, key, s);
+            if (int(w.last_first) > key || int(w.first_end) < key + Keys) mask_scores(t, key, s);
+            if (Split == 1) place_keys(job, w, t, key + Keys);
+            scaling scale = {has_more ? 1 : score_scale(job, t) * LOG2_E, has_more ? LOG2_E : 1};
+            softmax(scale, s, x, shrink);
+            const float v_scale = Scaled ? t.scales->v : 1;
+            if (eightfold) {
+                if (Scaled) convert_values(v_scale, values, x);
+                put(values, t.v);
+                if (Split > 1) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
+            } else {
+                // model: rare
+                copy_halves<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, v_scale, x, t.v);
+                // model: end
+            }
+            Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
+            block_barrier(); // V and the coming places are complete; K is used up
+            if (eightfold && Split == 1) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
+            Family::template multiply_values<tensor_forward>(t, weights, shrink, x);
+            if (OneBuffer) block_barrier(); // V is used up
+            const float k_scale = Scaled ? t.scales->k : 1;
+            if (eightfold) {
+                if (Scaled) convert_keys(k_scale, next, x);
+                put(next, t.k);
+            } else {
+                // model: rare
+                copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, k_scale, x, t.k);
+                // model: end
+            }
+        }
+    }
+
+    // All steps of a task, where K and V come by asynchronous copies. Branches of a step cost more than what they leave out.
+    DEVICE void add_copied_steps(const attn_simt_forward &p, const shared &t, bool eightfold, bool has_more, int key, state &x)
+    {
+        const attn_job &job = p.job;
+        const block_of_rows &w = *t.block;
+        const int dk = int(job.head_dim), dv = int(job.head_dim_v), end = int(w.key_end);
+        // Steps that all rows see whole, and those of them whose rows lie one after the other.
+        const int whole_from = int(w.last_first), whole_to = int(w.first_end) - Keys;
+        const int simple_from = eightfold && !job.page_size ? whole_from : INT32_MAX;
+        x.at = Family::template places_of<tensor_forward>(t);
+        copying<Dk> k = prepare<Dk>(job.k, *t.k_head, key, t.k);
+        copying<Dv> v = prepare<Dv>(job.v, *t.v_head, key, t.v);
+        if (key < end) start_any<Dk, true>(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, eightfold, w, key, x, t.k, k);
+#pragma unroll 1
+        for (; key < end; key += Keys) {
+            const int slot = key & Keys;
+            float s[Blocks][Keys / 16][8];
+            scaling scale = {has_more ? 1 : job.scale * LOG2_E, has_more ? LOG2_E : 1};
+            copies_complete();
+            block_barrier(); // K, Q and places of rows are complete; V is used up
+            if (key >= simple_from && key <= whole_to) start_whole<Dv>(job.v, dv, v);
+            else {
+                start_any<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, eightfold, w, key, x, t.v, v);
+                place_keys(job, w, t, key + Keys);
+            }
+            Family::template multiply_scores<tensor_forward>(t, x, s);
+            if (has_more) finish_scores(job, w, t, key, s);
+            if (key < whole_from || key > whole_to) mask_scores(t, key, s);
+            raise_maxima_at_times(scale, s, x);
+            copies_complete();
+            block_barrier(); // V and the next places are complete; K is used up
+            if (key + Keys >= simple_from && key + Keys <= whole_to) start_whole<Dk>(job.k, dk, k);
+            else if (key + Keys < end)
+                start_any<Dk, true>(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, eightfold, w, key + Keys, x, t.k, k);
+            Family::template add_values<tensor_forward>(t, scale, s, job.has_dropout, x);
+        }
+        copies_complete(); // of Q, where there was no step
+    }
+
+    DEVICE void run_task(const attn_simt_forward &p, const shared &t)
+    {
+        const attn_job &job = p.job;
+        const block_of_rows &w = *t.block;
+        const bool eightfold = is_eightfold(job.k, job.head_dim) && is_eightfold(job.v, job.head_dim_v);
         const bool has_more = All && (job.scale < 0 || job.softcap > 0 || job.bias.data || job.alibi || job.has_dropout);
-        const float log2e = 1.44269504f;
-        const int end = int(w.key_end), last_first = int(w.last_first), first_end = int(w.first_end); // if there are registers
         state x;
-        copying<Dk> k_copy;
-        copying<Dv> v_copy;
-        fetching k_fetch, v_fetch;
         clear(t, x);
         place_rows(job, w, t);
         if (!Scaled) load_queries(job, w, t, x);
@@ -804,90 +931,10 @@ struct tensor_forward {
             if (!find_scales(p, w, t, key)) key = int(w.key_end); // nothing is to be done here
             load_queries(job, w, t, x);
         }
-        if (Family::Asynchronous) {
-            x.at = Family::template places_of<tensor_forward>(t);
-            k_copy = prepare<Dk>(job.k, *t.k_head, key, t.k);
-            v_copy = prepare<Dv>(job.v, *t.v_head, key, t.v);
-            if (eightfold) start<Dk>(job, job.k, t.k_place + (key & Keys), dk, w, key, key >= last_first && key + Keys <= first_end, k_copy);
-        } else {
-            k_fetch = prepare_fetching(job.k, *t.k_head, key);
-            v_fetch = prepare_fetching(job.v, *t.v_head, key);
-            strip<Dk> first;
-            const float k_scale = Scaled ? t.scales->k : 1;
-            if (eightfold) {
-                fetch(job, job.k, t.k_place + (key & Keys), dk, w, key, k_fetch, first);
-                if (Scaled) convert_keys(k_scale, first, x);
-                put(first, t.k);
-            } else copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, k_scale, x, t.k);
-        }
-#pragma unroll 1
-        for (; key < (Family::Asynchronous ? end : int(w.key_end)); key += Keys) {
-            const int slot = key & Keys;
-            float s[Blocks][Keys / 16][8], shrink[Blocks][2];
-            strip<Dk> next;
-            strip<Dv> values;
-            if (Family::Asynchronous) {
-                copies_complete(); // of Q as well
-                if (!eightfold) copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + slot, dk, w, key, 1, x, t.k);
-                block_barrier(); // K, Q and places of rows are complete; V is used up
-                if (eightfold) start<Dv>(job, job.v, t.v_place + slot, dv, w, key, key >= last_first && key + Keys <= first_end, v_copy);
-                place_keys(job, w, t, key + Keys);
-            } else {
-                block_barrier(); // K, Q and places are complete; V is used up
-                if (eightfold) fetch(job, job.v, t.v_place + slot, dv, w, key, v_fetch, values);
-                if (Split > 1) place_keys(job, w, t, key + Keys);
-            }
-            Family::template multiply_scores<tensor_forward>(t, x, s);
-            if (Split > 1) put_part(t, s);
-            if (OneBuffer || Split > 1) block_barrier(); // K is used up; parts of S are complete
-            if (Split > 1) add_parts(t, s);
-            if (has_more) finish_scores(job, w, t, key, s);
-            if (Family::Asynchronous ? last_first > key || first_end < key + Keys
-                                     : int(w.last_first) > key || int(w.first_end) < key + Keys)
-                mask_scores(t, key, s);
-            if (!Family::Asynchronous && Split == 1) place_keys(job, w, t, key + Keys);
-            scaling scale = {has_more ? 1 : score_scale(job, t) * log2e, has_more ? log2e : 1};
-            if constexpr (Family::Asynchronous) {
-                raise_maxima(scale, s, x, shrink);
-                Family::template shrink_sums<tensor_forward>(shrink, x);
-                copies_complete();
-                if (!eightfold) copy_halves<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, 1, x, t.v);
-                block_barrier(); // V and the next places are complete; K is used up
-                if (eightfold && key + Keys < end)
-                    start<Dk>(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, key + 2 * Keys <= first_end, k_copy);
-                Family::template add_values<tensor_forward>(t, scale, s, job.has_dropout, x);
-            } else {
-                typename Family::template operand<Blocks, Keys> weights;
-                softmax(scale, s, x, shrink);
-                const float v_scale = Scaled ? t.scales->v : 1;
-                if (eightfold) {
-                    if (Scaled) convert_values(v_scale, values, x);
-                    put(values, t.v);
-                    if (Split > 1) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
-                } else {
-                    // model: rare
-                    copy_halves<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, v_scale, x, t.v);
-                    // model: end
-                }
-                Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
-                block_barrier(); // V and the coming places are complete; K is used up
-                if (eightfold && Split == 1) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
-                Family::template multiply_values<tensor_forward>(t, weights, shrink, x);
-                if (OneBuffer) block_barrier(); // V is used up
-                const float k_scale = Scaled ? t.scales->k : 1;
-                if (eightfold) {
-                    if (Scaled) convert_keys(k_scale, next, x);
-                    put(next, t.k);
-                } else {
-                    // model: rare
-                    copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, k_scale, x, t.k);
-                    // model: end
-                }
-            }
-        }
-        if (Family::Asynchronous) copies_complete(); // of Q, where there was no step
+        if constexpr (Family::Asynchronous) add_copied_steps(p, t, eightfold, has_more, key, x);
+        else add_steps(p, t, eightfold, has_more, key, x);
         if (Scaled) check_rows(p, w, x);
-        store_rows(p, w, t, x, has_more ? 1 : 0.69314718f);
+        store_rows(p, w, t, x, has_more ? 1 : LN_2);
     }
 
     DEVICE void forward(const attn_simt_forward &p)
