@@ -111,6 +111,8 @@ template <typename T> DEVICE T shuffle_xor(T v, int mask, HERE)
 typedef uintptr_t tile_address;
 DEVICE tile_address tile_of(const void *p) { return reinterpret_cast<uintptr_t>(p); }
 
+DEVICE void keep_sum(const char *&) {}
+
 DEVICE bool any_of_warp(bool condition, HERE)
 {
     uint32_t any = condition;

@@ -69,6 +69,9 @@ DEVICE tile_address tile_of(const void *p)
     return address;
 }
 
+/* As it is now: no other sum is made of what went into it. */
+DEVICE void keep_sum(const char *&p) { asm volatile("" : "+l"(p)); }
+
 DEVICE void load_matrices(uint32_t (&r)[4], tile_address row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -15,7 +15,8 @@ struct block_of_rows {
     int64_t key, key_end; // of the piece, cut to what any row sees
     int64_t last_first, first_end;
     int64_t piece, pieces;
-    int q_kind, k_kind, v_kind, out_kind; // row_kind
+    int q_kind, k_kind, v_kind; // row_kind; of the kernels that take them all
+    int out_kind;
     bool found;                           // the task has rows
 };
 
@@ -27,47 +28,45 @@ DEVICE void load_four_floats(const float *p, float (&x)[4])
     x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
 }
 
-DEVICE void find_block(const attn_simt_forward &p, int64_t task, int most_rows, block_of_rows &w)
+// A task for all threads of a block, in shared memory: one thread finds it, as the registers are for sums. Count: an integer that
+// holds all tasks and rows, as what many threads wait for is better not divided in 64 bits.
+template <class Count> DEVICE void find_block(const attn_simt_forward &p, int64_t task, int most_rows, block_of_rows &w)
 {
     const attn_job &job = p.job;
+    const Count group = Count(job.group);
     w.task = task;
     w.found = false;
     if (task >= p.tasks) return; // no such sequence
-    w.piece = task % p.pieces;
-    const int64_t block = p.row_blocks - 1 - task / p.pieces % p.row_blocks; // causal: longest first
-    w.hkv = task / p.pieces / p.row_blocks % job.heads_kv;
-    w.b = task / p.pieces / p.row_blocks / job.heads_kv;
+    Count rest = Count(task), piece = 0;
+    if (p.pieces > 1) piece = rest % Count(p.pieces), rest /= Count(p.pieces);
+    const Count block = Count(p.row_blocks) - 1 - rest % Count(p.row_blocks); // causal: longest first
+    rest /= Count(p.row_blocks);
+    w.piece = piece;
+    w.hkv = rest % Count(job.heads_kv);
+    w.b = rest / Count(job.heads_kv);
     const attn_sequence s = attn_sequence_of(&job, w.b);
     w.seq.q_batch = s.q_batch, w.seq.k_batch = s.k_batch; // one by one, which also keeps the registers as they are
     w.seq.q_row = s.q_row, w.seq.q_len = s.q_len, w.seq.q_room_row = s.q_room_row, w.seq.q_room = s.q_room;
     w.seq.k_row = s.k_row, w.seq.k_len = s.k_len, w.seq.diagonal = s.diagonal;
     const int64_t rows = w.seq.q_len * job.group;
-    w.row = block * most_rows;
-    w.pieces = attn_simt_pieces(&job, w.seq.q_len, w.seq.k_len);
+    w.row = int64_t(block) * most_rows;
+    w.pieces = p.pieces > 1 ? attn_simt_pieces(&job, w.seq.q_len, w.seq.k_len) : 1;
     if (w.row >= rows || w.piece >= w.pieces) return;
     w.rows = int(attn_min(most_rows, rows - w.row));
-    const int64_t keys = attn_simt_piece_keys(&job, w.seq.q_len, w.seq.k_len);
     int64_t first, end;
-    attn_visible(&job, &w.seq, w.row / job.group, &first, &w.first_end);
-    attn_visible(&job, &w.seq, (w.row + w.rows - 1) / job.group, &w.last_first, &end);
-    w.key = attn_max(first, w.piece * keys);
-    w.key_end = attn_min(attn_min(end, w.seq.k_len), w.piece * keys + keys);
+    attn_visible(&job, &w.seq, Count(w.row) / group, &first, &w.first_end);
+    attn_visible(&job, &w.seq, Count(w.row + w.rows - 1) / group, &w.last_first, &end);
+    w.key = first;
+    w.key_end = attn_min(end, w.seq.k_len);
+    if (w.pieces > 1) {
+        const int64_t keys = attn_simt_piece_keys(&job, w.seq.q_len, w.seq.k_len);
+        w.key = attn_max(first, w.piece * keys);
+        w.key_end = attn_min(w.key_end, w.piece * keys + keys);
+    }
     w.last_first = attn_max(w.last_first, w.key);
     w.first_end = attn_min(w.first_end, w.key_end);
-    w.q_kind = row_kind_of(job.q, job.head_dim);
-    w.k_kind = row_kind_of(job.k, job.head_dim);
-    w.v_kind = row_kind_of(job.v, job.head_dim_v);
     w.out_kind = row_kind_of(job.out, job.head_dim_v);
     w.found = true;
-}
-
-// The next task for all threads of a block, in shared memory: one thread finds it, as the registers are for sums. False: no more.
-DEVICE bool next_block(const attn_simt_forward &p, bool first, int most_rows, block_of_rows &w)
-{
-    block_barrier(); // the task before is done with shared memory
-    if (thread_index() == 0) find_block(p, first ? block_index() : w.task + block_count(), most_rows, w);
-    block_barrier();
-    return w.task < p.tasks;
 }
 
 // e^x for x <= 0, -inf and NaN. ex2 is good to 2 in its last place; what x log2(e) loses by rounding is put back.
@@ -124,24 +123,39 @@ DEVICE void store_lse(const attn_job &job, const attn_sequence &s, int64_t h, in
     if (job.lse.data) attn_store_float(&job.lse, attn_row_offset(&job.lse, s.q_batch, h, s.q_row + i), lse);
 }
 
-// m and l of a row to its partial result, or LSE to its place; the place of O and its factor.
-DEVICE void close_row(const attn_simt_forward &p, const block_of_rows &w, int r, float m, float l, int64_t *offset,
-                      float *factor)
+// Where results of a row go, in elements: O, or the partial result with m and l before it, and LSE.
+struct row_places {
+    int64_t out, lse;
+};
+
+template <class Count> DEVICE row_places place_row(const attn_simt_forward &p, const block_of_rows &w, int r)
 {
     const attn_job &job = p.job;
-    const int64_t row = w.row + r, h = w.hkv * job.group + row % job.group, query = row / job.group;
+    const Count row = Count(w.row) + Count(r), query = row / Count(job.group);
+    const int64_t h = w.hkv * job.group + int64_t(row - query * Count(job.group)), at = w.seq.q_row + int64_t(query);
     if (w.pieces > 1) {
-        const int64_t task = ((w.b * job.heads_kv + w.hkv) * p.row_room + row) * p.pieces + w.piece;
-        float *partial = p.partials + task * (job.head_dim_v + 2);
+        const int64_t task = ((w.b * job.heads_kv + w.hkv) * p.row_room + int64_t(row)) * p.pieces + w.piece;
+        return {task * (job.head_dim_v + 2) + 2, 0};
+    }
+    return {attn_row_offset(&job.out, w.seq.q_batch, h, at),
+            job.lse.data ? attn_row_offset(&job.lse, w.seq.q_batch, h, at) : 0};
+}
+
+// m and l of a row to its partial result, or LSE to its place; the factor of O.
+template <class Count>
+DEVICE float close_row(const attn_simt_forward &p, const block_of_rows &w, int r, float m, float l, row_places to)
+{
+    const attn_job &job = p.job;
+    if (w.pieces > 1) {
+        float *partial = p.partials + to.out - 2;
         partial[0] = m, partial[1] = l;
-        *offset = task * (job.head_dim_v + 2) + 2;
-        *factor = 1;
-        return;
+        return 1;
     }
     float lse;
-    *factor = finish_row(job, h, m, l, &lse);
-    *offset = attn_row_offset(&job.out, w.seq.q_batch, h, w.seq.q_row + query);
-    store_lse(job, w.seq, h, query, lse);
+    const int64_t h = job.sink ? w.hkv * job.group + int64_t((Count(w.row) + Count(r)) % Count(job.group)) : 0;
+    const float factor = finish_row(job, h, m, l, &lse);
+    if (job.lse.data) attn_store_float(&job.lse, to.lse, lse);
+    return factor;
 }
 
 DEVICE float final_value(float o, float factor) { return factor == 0 ? 0 : o * factor + 0.0f; } // no -0

@@ -336,7 +336,10 @@ DEVICE void store_rows(const attn_simt_forward &p, const block_of_rows &w, const
     for (int i = 0; i < R; i++) {
         const int r = lane_y() + 16 * i;
         const float l = row_total(state.l[i]);
-        if (lane_x() == 0 && r < w.rows) close_row(p, w, r, state.m[i], l, offset + r, factor + r);
+        if (lane_x() != 0 || r >= w.rows) continue;
+        const row_places to = place_row<int64_t>(p, w, r);
+        offset[r] = to.out;
+        factor[r] = close_row<int64_t>(p, w, r, state.m[i], l, to);
     }
     warp_barrier(); // a row's threads are of one warp
 #pragma unroll 1
@@ -406,8 +409,17 @@ DEVICE bool is_to_do(const attn_simt_forward &p, const block_of_rows &w)
 template <int R, int Chunks> DEVICE void forward(const attn_simt_forward &p)
 {
     const tile t = carve_shared(16 * R);
-    for (bool first = true; next_block(p, first, 16 * R, *t.block); first = false)
+    for (int64_t task = block_index(); task < p.tasks; task += block_count()) {
+        block_barrier(); // the task before is done with shared memory
+        if (thread_index() == 0) {
+            find_block<int64_t>(p, task, 16 * R, *t.block);
+            t.block->q_kind = row_kind_of(p.job.q, p.job.head_dim);
+            t.block->k_kind = row_kind_of(p.job.k, p.job.head_dim);
+            t.block->v_kind = row_kind_of(p.job.v, p.job.head_dim_v);
+        }
+        block_barrier(); // it is found
         if (t.block->found && is_to_do(p, *t.block)) run_task<R, Chunks>(p, t);
+    }
 }
 
 // O of a row from its pieces, in their order.

@@ -35,6 +35,7 @@
 #include "bf16_halves.cuh"
 
 #define TENSOR_LARGEST 3.40282347e38f
+#define SCORE_ROOM 4.0f // by which a score may exceed its maximum; with the rounding of one of 2^27 P stays below 2^14, which f16 holds
 #define LOG2_E 1.44269504f
 #define LN_2 0.69314718f
 
@@ -68,8 +69,8 @@ struct tensor_forward {
         bf16_scales *scales;        // only for Scaled
         char *q, *k, *v;
         float *parts;           // [team][part][of eight keys][lane][4] S of parts of the head size, where warps share rows
-        int64_t *offset;        // [row], at the end in place of q, k and v: where O goes
-        float *factor, *output; // [row]; [16][TENSOR_OUTPUT_PITCH] of this warp
+        int64_t *offset, *lse;  // [row] where O and LSE go; of a Family that is not asynchronous only O, at the end in place of q, k and v
+        float *factor, *output; // [row]; [16][TENSOR_OUTPUT_PITCH] of this warp; at the end in their place
     };
 
     struct state {
@@ -120,8 +121,9 @@ struct tensor_forward {
         t.k = t.q + (QInRegisters ? 0 : Rows * KPitch);
         t.v = OneBuffer ? t.k : t.k + Keys * KPitch;
         t.parts = reinterpret_cast<float *>(t.v + Keys * (OneBuffer ? TENSOR_LARGER(KPitch, VPitch) : VPitch)) + 4 * lane();
-        t.offset = reinterpret_cast<int64_t *>(t.q);
-        t.factor = reinterpret_cast<float *>(t.offset + Rows);
+        t.lse = reinterpret_cast<int64_t *>(t.q) - Rows;
+        t.offset = Family::Asynchronous ? t.lse - Rows : reinterpret_cast<int64_t *>(t.q);
+        t.factor = reinterpret_cast<float *>(t.q) + (Family::Asynchronous ? 0 : 2 * Rows);
         t.output = t.factor + Rows + 16 * TENSOR_OUTPUT_PITCH * warp();
         return t;
     }
@@ -131,7 +133,6 @@ struct tensor_forward {
     // Sizes that need more than 32 bits are not for these kernels (cuda/forward_kernels.c).
     DEVICE void place_head(const attn_job &job, const block_of_rows &w, const shared &t)
     {
-        if (thread_index() != 0) return;
         *t.k_head = job.k.data + 2 * attn_row_offset(&job.k, w.seq.k_batch, w.hkv, w.seq.k_row);
         *t.v_head = job.v.data + 2 * attn_row_offset(&job.v, w.seq.k_batch, w.hkv, w.seq.k_row);
     }
@@ -243,7 +244,10 @@ struct tensor_forward {
     template <int D> struct copying {
         static constexpr int Lines = (D + 63) / 64, Columns = D < 64 ? D / 8 : 8, Step = Threads / Columns;
         static_assert(!Family::Asynchronous || (Step % 8 == 0 && Keys % Step == 0), "rows that a thread copies are placed alike");
-        const char *next; // its first row of the coming step, where there are no pages
+        // Copies read their addresses late, and what is written to those registers waits for it: so all rows' are held where there are
+        // registers, and set forward after the products behind the copies; else the first row's.
+        static constexpr int Held = Blocks == 1 || DvOfWarp <= 64 ? Keys / Step : 1;
+        const char *next[Held]; // of the coming step, where there are no pages
         tile_address to;
 
         DEVICE int column() { return int(thread_index()) % Columns * 8; }
@@ -262,7 +266,11 @@ struct tensor_forward {
     template <int D> DEVICE copying<D> prepare(const attn_view &view, const char *head, int key, const char *tile)
     {
         copying<D> c;
-        c.next = head + 2 * ((key + copying<D>::row()) * view.stride[2] + copying<D>::column());
+#pragma unroll
+        for (int i = 0; i < copying<D>::Held; i++) {
+            c.next[i] = head + 2 * ((key + copying<D>::row() + i * copying<D>::Step) * view.stride[2] + copying<D>::column());
+            keep_sum(c.next[i]);
+        }
         c.to = tile_of(tile + Family::template place<D>(copying<D>::row(), 2 * copying<D>::column()));
         return c;
     }
@@ -272,8 +280,20 @@ struct tensor_forward {
     {
         constexpr int Step = copying<D>::Step, Pitch = Step * Family::pitch(D);
 #pragma unroll
-        for (int i = 0; i < Keys / Step; i++, c.next += 2 * Step * view.stride[2])
-            copy_row<D>(c.to + i * Pitch, c.next, copying<D>::column(), n, true);
+        for (int i = 0; i < Keys / Step; i++) {
+            copy_row<D>(c.to + i * Pitch, c.next[i % c.Held], copying<D>::column(), n, true);
+            if (c.Held > 1) continue;
+            c.next[0] += 2 * Step * view.stride[2];
+            keep_sum(c.next[0]);
+        }
+    }
+
+    // Behind start_whole or start_any.
+    template <int D> DEVICE void set_forward(const attn_view &view, copying<D> &c)
+    {
+        if constexpr (copying<D>::Held > 1)
+#pragma unroll
+            for (int i = 0; i < c.Held; i++) c.next[i] += 2 * Keys * view.stride[2];
     }
 
     // Any other.
@@ -285,12 +305,13 @@ struct tensor_forward {
         constexpr int Step = copying<D>::Step, Pitch = Step * Family::pitch(D);
         const int column = copying<D>::column();
         if (!eightfold) return copy_halves<D, IsKey>(job, view, head, place, n, w, key, 1, x, tile);
+        const char *at = c.next[0];
 #pragma unroll 1
-        for (int i = 0; i < Keys / Step; i++, c.next += 2 * Step * view.stride[2]) {
+        for (int i = 0; i < Keys / Step; i++, at += 2 * Step * view.stride[2]) {
             const int row = copying<D>::row() + i * Step;
-            const char *from = job.page_size ? place[row] + 2 * column : c.next;
-            copy_row<D>(c.to + i * Pitch, from, column, n, is_needed(w, key + row));
+            copy_row<D>(c.to + i * Pitch, job.page_size ? place[row] + 2 * column : at, column, n, is_needed(w, key + row));
         }
+        if (c.Held == 1) c.next[0] = at;
         // model: end
     }
 
@@ -354,12 +375,6 @@ struct tensor_forward {
                     x.q[QInRegisters ? m : 0][QInRegisters ? k : 0] =
                         load_query_halves(job, w, t, eightfold, 16 * (Blocks * team() + m) + Family::operand_row(),
                                    DkOfWarp * part() + 8 * k);
-        } else if (Family::Asynchronous && eightfold) {
-#pragma unroll 1
-            for (int c = int(thread_index()); c < Rows * (Dk / 8); c += Threads) {
-                const int r = c / (Dk / 8), k = c % (Dk / 8);
-                copy_async(tile_of(t.q) + Family::template place<Dk>(r, 16 * k), query_address(job, w, uint32_t(w.row) + uint32_t(r), uint32_t(job.group), 8 * k), r < w.rows && 8 * k < job.head_dim);
-            }
         } else {
 #pragma unroll 1
             for (int c = int(thread_index()); c < Rows * (Dk / 8); c += Threads) {
@@ -378,6 +393,42 @@ struct tensor_forward {
             attn_visible(&job, &w.seq, (uint32_t(w.row) + uint32_t(r)) / uint32_t(job.group), &first, &end);
             t.first[r] = int(attn_min(attn_max(first, w.key), INT32_MAX)); // a row without keys has first >= end
             t.end[r] = int(attn_max(attn_min(end, w.key_end), 0));
+        }
+    }
+
+    // The same where copies are asynchronous, a lane a row of its warp: what it sees, where its results go, and its query.
+    DEVICE void place_own_rows(const attn_simt_forward &p, const block_of_rows &w, const shared &t, state &x)
+    {
+        const attn_job &job = p.job;
+        constexpr int Own = 16 * Blocks, Columns = copying<Dk>::Columns, Together = 32 / Columns;
+        const int first_row = Own * warp(), r = first_row + lane();
+        const uint32_t row = uint32_t(w.row) + uint32_t(r), group = uint32_t(job.group);
+        const char *query = nullptr;
+        if (lane() < Own) {
+            t.first[r] = t.end[r] = 0;
+            if (r < w.rows) {
+                int64_t first, end;
+                attn_visible(&job, &w.seq, row / group, &first, &end);
+                t.first[r] = int(attn_min(attn_max(first, w.key), INT32_MAX)); // a row without keys has first >= end
+                t.end[r] = int(attn_max(attn_min(end, w.key_end), 0));
+                query = query_address(job, w, row, group, 0);
+            }
+        }
+        if (!is_eightfold(job.q, job.head_dim)) load_queries(job, w, t, x);
+        else {
+            const uint32_t low = uint32_t(reinterpret_cast<uintptr_t>(query)), high = uint32_t(reinterpret_cast<uintptr_t>(query) >> 32);
+            const int column = lane() % Columns * 8;
+#pragma unroll 4
+            for (int i = 0; i < Own; i += Together) {
+                const int own = i + lane() / Columns;
+                const uintptr_t from = shuffle_from(low, own) | uintptr_t(shuffle_from(high, own)) << 32;
+                copy_row<Dk>(tile_of(t.q + Family::template place<Dk>(first_row + own, 2 * column)),
+                             reinterpret_cast<const char *>(from) + 2 * column, column, int(job.head_dim), first_row + own < w.rows);
+            }
+        }
+        if (lane() < Own && r < w.rows) {
+            const row_places to = place_row<uint32_t>(p, w, r);
+            t.offset[r] = to.out, t.lse[r] = to.lse;
         }
     }
 
@@ -627,7 +678,8 @@ struct tensor_forward {
             }
     }
 
-    // The same with the factors at work: most steps find no larger score, which one vote tells.
+    // The same with the factors at work. Most steps find no score that is larger by more than SCORE_ROOM, which one vote tells: the maximum
+    // may lag behind, as it divides out.
     DEVICE void raise_maxima_at_times(scaling &scale, float (&s)[Blocks][Keys / 16][8], state &x)
     {
         float top[Blocks][2], shrink[Blocks][2];
@@ -636,8 +688,8 @@ struct tensor_forward {
 #pragma unroll
         for (int r = 0; r < 2 * Blocks; r++) {
             const float old = x.m[r / 2][r % 2];
-            const float larger = fmaxf(old, top[r / 2][r % 2] * scale.before);
-            changes |= larger != old || fabsf(larger) > 0x1p27f; // then round_scores is due
+            const float larger = top[r / 2][r % 2] * scale.before;
+            changes |= larger > old + SCORE_ROOM || fabsf(old) > 0x1p27f; // then round_scores may be due
         }
         if (!any_of_warp(changes)) return;
         // model: rare
@@ -645,7 +697,8 @@ struct tensor_forward {
 #pragma unroll
         for (int r = 0; r < 2 * Blocks; r++) {
             float &m = x.m[r / 2][r % 2];
-            const float larger = fmaxf(m, top[r / 2][r % 2] * scale.before);
+            float larger = top[r / 2][r % 2] * scale.before;
+            if (!(larger > m + SCORE_ROOM)) larger = m; // each row for itself: its bits are not its neighbours' affair
             shrink[r / 2][r % 2] = power(m - larger, scale);
             m = larger;
         }
@@ -754,8 +807,9 @@ struct tensor_forward {
         const int r = Own * team() + lane();
         if (lane() >= Own || (Split > 1 && part() != 0) || r >= w.rows) return;
         const float l = sums[Own + lane()], rounded = sums[2 * Own + lane()];
-        float factor;
-        close_row(p, w, r, l == 0 ? -INFINITY : sums[lane()] * unit, l, t.offset + r, &factor);
+        const row_places to = Family::Asynchronous ? row_places{t.offset[r], t.lse[r]} : place_row<uint32_t>(p, w, r);
+        const float factor = close_row<uint32_t>(p, w, r, l == 0 ? -INFINITY : sums[lane()] * unit, l, to);
+        if (!Family::Asynchronous) t.offset[r] = to.out;
         const float drop = All && p.job.has_dropout ? p.job.keep_factor : 1.0f;
         t.factor[r] = rounded == 0 ? 0 : factor * (l / rounded) * drop;
         if (Scaled) t.factor[r] *= t.scales->value;
@@ -886,7 +940,12 @@ struct tensor_forward {
         x.at = Family::template places_of<tensor_forward>(t);
         copying<Dk> k = prepare<Dk>(job.k, *t.k_head, key, t.k);
         copying<Dv> v = prepare<Dv>(job.v, *t.v_head, key, t.v);
+        if (job.page_size) {
+            place_keys(job, w, t, key);
+            block_barrier(); // places are written
+        }
         if (key < end) start_any<Dk, true>(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, eightfold, w, key, x, t.k, k);
+        place_own_rows(p, w, t, x);
 #pragma unroll 1
         for (; key < end; key += Keys) {
             const int slot = key & Keys;
@@ -899,6 +958,7 @@ struct tensor_forward {
                 start_any<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, eightfold, w, key, x, t.v, v);
                 place_keys(job, w, t, key + Keys);
             }
+            set_forward<Dk>(job.k, k);
             Family::template multiply_scores<tensor_forward>(t, x, s);
             if (has_more) finish_scores(job, w, t, key, s);
             if (key < whole_from || key > whole_to) mask_scores(t, key, s);
@@ -908,6 +968,7 @@ struct tensor_forward {
             if (key + Keys >= simple_from && key + Keys <= whole_to) start_whole<Dk>(job.k, dk, k);
             else if (key + Keys < end)
                 start_any<Dk, true>(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, eightfold, w, key + Keys, x, t.k, k);
+            set_forward<Dv>(job.v, v);
             Family::template add_values<tensor_forward>(t, scale, s, job.has_dropout, x);
         }
         copies_complete(); // of Q, where there was no step
@@ -920,19 +981,20 @@ struct tensor_forward {
         const bool eightfold = is_eightfold(job.k, job.head_dim) && is_eightfold(job.v, job.head_dim_v);
         const bool has_more = All && (job.scale < 0 || job.softcap > 0 || job.bias.data || job.alibi || job.has_dropout);
         state x;
-        clear(t, x);
-        place_rows(job, w, t);
-        if (!Scaled) load_queries(job, w, t, x);
         int key = int(w.key) / Keys * Keys;
-        place_head(job, w, t);
-        place_keys(job, w, t, key);
-        block_barrier(); // places are written
-        if (Scaled) {
-            if (!find_scales(p, w, t, key)) key = int(w.key_end); // nothing is to be done here
-            load_queries(job, w, t, x);
-        }
+        clear(t, x);
         if constexpr (Family::Asynchronous) add_copied_steps(p, t, eightfold, has_more, key, x);
-        else add_steps(p, t, eightfold, has_more, key, x);
+        else {
+            place_rows(job, w, t);
+            if (!Scaled) load_queries(job, w, t, x);
+            place_keys(job, w, t, key);
+            block_barrier(); // places are written
+            if (Scaled) {
+                if (!find_scales(p, w, t, key)) key = int(w.key_end); // nothing is to be done here
+                load_queries(job, w, t, x);
+            }
+            add_steps(p, t, eightfold, has_more, key, x);
+        }
         if (Scaled) check_rows(p, w, x);
         store_rows(p, w, t, x, has_more ? 1 : LN_2);
     }
@@ -940,8 +1002,15 @@ struct tensor_forward {
     DEVICE void forward(const attn_simt_forward &p)
     {
         const shared t = carve();
-        for (bool first = true; next_block(p, first, Rows, *t.block); first = false)
+        for (int64_t task = block_index(); task < p.tasks; task += block_count()) {
+            block_barrier(); // the task before is done with shared memory
+            if (thread_index() == 0) {
+                find_block<uint32_t>(p, task, Rows, *t.block);
+                if (t.block->found) place_head(p.job, *t.block, t);
+            }
+            block_barrier(); // it is found
             if (t.block->found) run_task(p, t);
+        }
     }
 };
 

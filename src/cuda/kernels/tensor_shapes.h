@@ -39,6 +39,8 @@
 /* Bytes from row to row in shared memory, and what tiles there begin at multiples of. */
 #define TENSOR_PITCH_sm70(d) (2 * (d) + 16)
 #define TENSOR_PITCH_sm80(d) ((d) <= 32 ? 64 : ((d) + 63) / 64 * 128)
+#define TENSOR_PLACES_sm70 0 /* bytes a row: where results go */
+#define TENSOR_PLACES_sm80 16
 #define TENSOR_ALIGNMENT_sm70 16
 #define TENSOR_ALIGNMENT_sm80 128
 #define TENSOR_OUTPUT_PITCH 36         /* floats */
@@ -57,7 +59,8 @@
 #define TENSOR_END(dv, blocks, warps) (TENSOR_ROWS(dv, blocks, warps) * 12 + (warps)*16 * TENSOR_OUTPUT_PITCH * 4)
 /* What comes before them. */
 #define TENSOR_HEAD(family, scaled, dv, keys, blocks, warps, all)                                         \
-  TENSOR_MULTIPLE(SIMT_BLOCK_BYTES + (keys)*32 + 16 + TENSOR_ROWS(dv, blocks, warps) * 8 +                \
+  TENSOR_MULTIPLE(SIMT_BLOCK_BYTES + (keys)*32 + 16 +                                                     \
+                      TENSOR_ROWS(dv, blocks, warps) * (8 + TENSOR_PLACES_##family) +                     \
                       256 * (blocks) * (warps) + ((all) ? TENSOR_SCRATCH * (warps) : 0) +                 \
                       ((scaled) ? TENSOR_BF16_BYTES : 0),                                                 \
                   TENSOR_ALIGNMENT_##family)
