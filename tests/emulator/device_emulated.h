@@ -110,6 +110,7 @@ template <typename T> DEVICE T shuffle_xor(T v, int mask, HERE)
 
 typedef uintptr_t tile_address;
 DEVICE tile_address tile_of(const void *p) { return reinterpret_cast<uintptr_t>(p); }
+DEVICE char *tile_pointer(tile_address address) { return reinterpret_cast<char *>(address); }
 
 DEVICE void keep_sum(const char *&) {}
 
@@ -177,23 +178,25 @@ DEVICE void mma_m16n8k8_f16(float *d, uint32_t a0, uint32_t a1, uint32_t b0, HER
 
 DEVICE void mma_complete(HERE) { emulator::mma_complete({file, line}); }
 
-DEVICE void load_matrices(uint32_t (&r)[4], const void *row, HERE)
+DEVICE void load_matrices(uint32_t (&r)[4], tile_address row, HERE)
 {
-    emulator::load_matrices(r, row, load_vector<uint4>(row, file, line), false, {file, line});
+    const char *at = tile_pointer(row);
+    emulator::load_matrices(r, at, load_vector<uint4>(at, file, line), false, {file, line});
 }
 
-DEVICE void load_matrices_transposed(uint32_t (&r)[4], const void *row, HERE)
+DEVICE void load_matrices_transposed(uint32_t (&r)[4], tile_address row, HERE)
 {
-    emulator::load_matrices(r, row, load_vector<uint4>(row, file, line), true, {file, line});
+    const char *at = tile_pointer(row);
+    emulator::load_matrices(r, at, load_vector<uint4>(at, file, line), true, {file, line});
 }
 
-DEVICE void copy_async(void *to, const void *from, bool wanted, HERE)
+DEVICE void copy_async(tile_address to, const void *from, bool wanted, HERE)
 {
-    emulator::copy_async(to, from, wanted, {file, line});
+    emulator::copy_async(tile_pointer(to), from, wanted, {file, line});
 #ifndef EMULATOR_CHECKED /* touched here, so that a fault has the kernel's line */
     const uint4 poison = {~0u, ~0u, ~0u, ~0u};
     if (wanted) (void)*static_cast<const volatile char *>(from);
-    memcpy(to, &poison, sizeof poison);
+    memcpy(tile_pointer(to), &poison, sizeof poison);
 #endif
 }
 

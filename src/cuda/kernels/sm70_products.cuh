@@ -13,7 +13,7 @@
 #include "tensor_forward.cuh"
 
 struct sm70_products {
-    static constexpr bool Asynchronous = false, SumsOfWholeRows = false, StoresPairs = false, Scaled = false;
+    static constexpr bool Asynchronous = false, SumsOfWholeRows = false, Scaled = false;
     static constexpr int RowLanes = 10, RowLane = 2; // all bits, and one of them
     struct places {};
 

@@ -14,7 +14,7 @@
 #include "tensor_forward.cuh"
 
 template <bool IsBf16> struct sm80_products {
-    static constexpr bool Asynchronous = true, SumsOfWholeRows = true, StoresPairs = true, Scaled = false;
+    static constexpr bool Asynchronous = true, SumsOfWholeRows = true, Scaled = false;
     static constexpr int OutKind = IsBf16 ? ROWS_BF16 : ROWS_F16;
     static constexpr int RowLanes = 3, RowLane = 1; // all bits, and one of them
 
@@ -43,7 +43,7 @@ template <bool IsBf16> struct sm80_products {
     }
     template <int D> DEVICE int place(int row, int byte)
     {
-        return row * pitch(D) + (byte ^ 16 * (pitch(D) < 128 ? row / 2 & 3 : row & 7));
+        return row * pitch(D) + (byte ^ 16 * (row & 7));
     }
 
     template <class T> DEVICE places places_of(const typename T::shared &t)
@@ -54,12 +54,15 @@ template <bool IsBf16> struct sm80_products {
                 tile_of(t.v + place<T::Dv>(l & 15, 16 * (l >> 4)))};
     }
 
+    // The place n rows below one of the first eight rows; n has no bit that the row has.
+    template <int D> DEVICE tile_address below(tile_address row, int n) { return (row ^ uint32_t(16 * (n & 7))) + n * pitch(D); }
     // The same of columns 16 d and on.
     DEVICE tile_address beside(tile_address row, int d) { return (row ^ uint32_t(32 * (d & 3))) + 128 * (d / 4); }
 
-    template <class T>
+    // behind_first(): done behind the first products.
+    template <class T, class Work>
     DEVICE void multiply_scores(const typename T::shared &, const typename T::state &x,
-                                float (&s)[T::Blocks][T::Keys / 16][8])
+                                float (&s)[T::Blocks][T::Keys / 16][8], Work behind_first)
     {
 #pragma unroll
         for (int m = 0; m < T::Blocks; m++)
@@ -82,6 +85,7 @@ template <bool IsBf16> struct sm80_products {
                     multiply(s[m][n] + 4, a[m], b[2], b[3]);
                 }
             }
+            if (d == 0) behind_first();
         }
         mma_complete();
     }
@@ -129,9 +133,9 @@ template <bool IsBf16> struct sm80_products {
     }
 
     // S to P, and P V: 16 keys at a time, so that the next exponentials and the products of these go together.
-    template <class T>
+    template <class T, class Work>
     DEVICE void add_values(const typename T::shared &t, typename T::scaling scale, float (&s)[T::Blocks][T::Keys / 16][8],
-                           bool has_dropout, typename T::state &x)
+                           bool has_dropout, typename T::state &x, Work behind_first)
     {
 #pragma unroll
         for (int n = 0; n < T::Keys / 16; n++) {
@@ -147,6 +151,7 @@ template <bool IsBf16> struct sm80_products {
                     multiply(x.o[m][d] + 4, p.word[m], b[2], b[3]);
                 }
             }
+            if (n == 0) behind_first();
             mma_complete();
         }
     }

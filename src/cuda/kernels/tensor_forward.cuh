@@ -54,10 +54,14 @@ struct tensor_forward {
     static constexpr int DkOfWarp = Dk / Split, DvOfWarp = Dv / Split;
     static constexpr bool SumsInRegisters = Family::sums_in_registers(Dv); // those of P as rounded
     static constexpr int SumStep = Family::SumsOfWholeRows ? 2 : 1;                  // as elements of a sum of products
+    // Registers are left beside S and O. Where shared memory is the limit, copies start behind the first products, which hide what a full
+    // queue keeps waiting.
+    static constexpr bool SparesRegisters = Blocks * (DvOfWarp + Keys) < 320 || Blocks == 1, StartsBehind = Blocks == 1;
     static constexpr int KPitch = Family::pitch(Dk), VPitch = Family::pitch(Dv); // bytes
-    static_assert(Dk % 16 == 0 && DkOfWarp % 8 == 0 && DvOfWarp % 32 == 0 && Warps % Split == 0 && (Keys == 32 || Keys == 64),
+    static_assert(Dk % 16 == 0 && DkOfWarp % 8 == 0 && DvOfWarp % 32 == 0 && Warps % Split == 0 && (Keys == 32 || Keys == 64 || Keys == 128),
                   "what the loops below assume");
     static_assert(!Family::Asynchronous || !OneBuffer, "V is on its way while K is read");
+    static_assert(!Family::Asynchronous || (16 * Blocks * KPitch >= 64 * TENSOR_OUTPUT_PITCH && Dv <= Dk), "a warp's O is put where its Q was");
 
     struct shared {
         block_of_rows *block;
@@ -65,12 +69,14 @@ struct tensor_forward {
         const char **k_head, **v_head;   // row 0 of the sequence where there are no pages
         int *first, *end;           // [row] visible keys
         float *rounded;             // [2 Blocks][thread] sums of P as rounded, unless in registers
-        float *scratch;             // [2][32] of this warp; only for All
+        float *scratch;             // [Blocks][KeepWords][32] of this warp, at least [2][32]; only for All
         bf16_scales *scales;        // only for Scaled
         char *q, *k, *v;
         float *parts;           // [team][part][of eight keys][lane][4] S of parts of the head size, where warps share rows
-        int64_t *offset, *lse;  // [row] where O and LSE go; of a Family that is not asynchronous only O, at the end in place of q, k and v
-        float *factor, *output; // [row]; [16][TENSOR_OUTPUT_PITCH] of this warp; at the end in their place
+        // At the end in place of q, k and v; of an asynchronous Family the first three have places of their own, and the last is that of this
+        // warp's q.
+        int64_t *offset, *lse;  // [row] where O and LSE go; LSE only of an asynchronous Family
+        float *factor, *output; // [row]; [16][TENSOR_OUTPUT_PITCH] of this warp
     };
 
     struct state {
@@ -82,6 +88,7 @@ struct tensor_forward {
         uint32_t k_overflow, v_bits; // of Scaled: whether a half of k did; all of v
     };
 
+    static constexpr int KeepWords = (Keys + 63) / 64; // of a row's elements of a lane
     static constexpr int RowThreads = Threads / Keys; // that share a row of K or V, where these go through registers
     template <int D> struct strip {
         static constexpr int Count = (D + 8 * RowThreads - 1) / (8 * RowThreads);
@@ -115,16 +122,22 @@ struct tensor_forward {
         t.end = t.first + Rows;
         t.rounded = reinterpret_cast<float *>(t.end + Rows) + thread_index();
         float *free = reinterpret_cast<float *>(t.end + Rows) + 2 * Blocks * Threads;
-        t.scratch = free + TENSOR_SCRATCH / 4 * warp();
-        t.scales = reinterpret_cast<bf16_scales *>(reinterpret_cast<char *>(free) + (All ? TENSOR_SCRATCH * Warps : 0));
+        t.scratch = free + TENSOR_SCRATCH(Keys, Blocks) / 4 * warp();
+        t.scales = reinterpret_cast<bf16_scales *>(reinterpret_cast<char *>(free) + (All ? TENSOR_SCRATCH(Keys, Blocks) * Warps : 0));
         t.q = at + Family::head(Dv, Keys, Blocks, Warps, All);
         t.k = t.q + (QInRegisters ? 0 : Rows * KPitch);
         t.v = OneBuffer ? t.k : t.k + Keys * KPitch;
         t.parts = reinterpret_cast<float *>(t.v + Keys * (OneBuffer ? TENSOR_LARGER(KPitch, VPitch) : VPitch)) + 4 * lane();
-        t.lse = reinterpret_cast<int64_t *>(t.q) - Rows;
-        t.offset = Family::Asynchronous ? t.lse - Rows : reinterpret_cast<int64_t *>(t.q);
-        t.factor = reinterpret_cast<float *>(t.q) + (Family::Asynchronous ? 0 : 2 * Rows);
-        t.output = t.factor + Rows + 16 * TENSOR_OUTPUT_PITCH * warp();
+        if (Family::Asynchronous) {
+            t.lse = reinterpret_cast<int64_t *>(t.q) - Rows;
+            t.offset = t.lse - Rows;
+            t.factor = reinterpret_cast<float *>(t.offset) - Rows;
+            t.output = reinterpret_cast<float *>(t.q + 16 * Blocks * warp() * KPitch);
+        } else {
+            t.offset = reinterpret_cast<int64_t *>(t.q);
+            t.factor = reinterpret_cast<float *>(t.offset + Rows);
+            t.output = t.factor + Rows + 16 * TENSOR_OUTPUT_PITCH * warp();
+        }
         return t;
     }
 
@@ -246,7 +259,7 @@ struct tensor_forward {
         static_assert(!Family::Asynchronous || (Step % 8 == 0 && Keys % Step == 0), "rows that a thread copies are placed alike");
         // Copies read their addresses late, and what is written to those registers waits for it: so all rows' are held where there are
         // registers, and set forward after the products behind the copies; else the first row's.
-        static constexpr int Held = Blocks == 1 || DvOfWarp <= 64 ? Keys / Step : 1;
+        static constexpr int Held = SparesRegisters ? Keys / Step : 1;
         const char *next[Held]; // of the coming step, where there are no pages
         tile_address to;
 
@@ -293,7 +306,10 @@ struct tensor_forward {
     {
         if constexpr (copying<D>::Held > 1)
 #pragma unroll
-            for (int i = 0; i < c.Held; i++) c.next[i] += 2 * Keys * view.stride[2];
+            for (int i = 0; i < c.Held; i++) {
+                c.next[i] += 2 * Keys * view.stride[2];
+                keep_sum(c.next[i]);
+            }
     }
 
     // Any other.
@@ -306,6 +322,7 @@ struct tensor_forward {
         const int column = copying<D>::column();
         if (!eightfold) return copy_halves<D, IsKey>(job, view, head, place, n, w, key, 1, x, tile);
         const char *at = c.next[0];
+        keep_sum(at);
 #pragma unroll 1
         for (int i = 0; i < Keys / Step; i++, at += 2 * Step * view.stride[2]) {
             const int row = copying<D>::row() + i * Step;
@@ -402,34 +419,29 @@ struct tensor_forward {
         const attn_job &job = p.job;
         constexpr int Own = 16 * Blocks, Columns = copying<Dk>::Columns, Together = 32 / Columns;
         const int first_row = Own * warp(), r = first_row + lane();
-        const uint32_t row = uint32_t(w.row) + uint32_t(r), group = uint32_t(job.group);
-        const char *query = nullptr;
-        if (lane() < Own) {
-            t.first[r] = t.end[r] = 0;
-            if (r < w.rows) {
-                int64_t first, end;
-                attn_visible(&job, &w.seq, row / group, &first, &end);
-                t.first[r] = int(attn_min(attn_max(first, w.key), INT32_MAX)); // a row without keys has first >= end
-                t.end[r] = int(attn_max(attn_min(end, w.key_end), 0));
-                query = query_address(job, w, row, group, 0);
-            }
-        }
+        const uint32_t row = uint32_t(w.row) + uint32_t(r), i = row / uint32_t(job.group), h = row - i * uint32_t(job.group);
+        const char *query = job.q.data + 2 * attn_row_offset(&job.q, w.seq.q_batch, w.hkv * job.group + h, w.seq.q_row + i);
         if (!is_eightfold(job.q, job.head_dim)) load_queries(job, w, t, x);
         else {
             const uint32_t low = uint32_t(reinterpret_cast<uintptr_t>(query)), high = uint32_t(reinterpret_cast<uintptr_t>(query) >> 32);
-            const int column = lane() % Columns * 8;
-#pragma unroll 4
-            for (int i = 0; i < Own; i += Together) {
-                const int own = i + lane() / Columns;
-                const uintptr_t from = shuffle_from(low, own) | uintptr_t(shuffle_from(high, own)) << 32;
-                copy_row<Dk>(tile_of(t.q + Family::template place<Dk>(first_row + own, 2 * column)),
-                             reinterpret_cast<const char *>(from) + 2 * column, column, int(job.head_dim), first_row + own < w.rows);
+            const int column = lane() % Columns * 8, behind = lane() / Columns;
+            const tile_address to = tile_of(t.q + Family::template place<Dk>(first_row + behind, 2 * column));
+#pragma unroll
+            for (int n = 0; n < Own; n += Together) {
+                const uintptr_t from = shuffle_from(low, n + behind) | uintptr_t(shuffle_from(high, n + behind)) << 32;
+                copy_row<Dk>(Family::template below<Dk>(to, n), reinterpret_cast<const char *>(from) + 2 * column, column,
+                             int(job.head_dim), first_row + n + behind < w.rows);
             }
         }
-        if (lane() < Own && r < w.rows) {
+        if (lane() >= Own) return;
+        int64_t first = 0, end = 0;
+        if (r < w.rows) {
             const row_places to = place_row<uint32_t>(p, w, r);
             t.offset[r] = to.out, t.lse[r] = to.lse;
+            attn_visible(&job, &w.seq, i, &first, &end);
         }
+        t.first[r] = int(attn_min(attn_max(first, w.key), INT32_MAX)); // a row without keys has first >= end
+        t.end[r] = int(attn_max(attn_min(end, w.key_end), 0));
     }
 
     // ---- the powers of two of bf16 ----------------------------------------------------------------------------------
@@ -569,11 +581,11 @@ struct tensor_forward {
     {
         // model: rare
         const uint64_t seed = job.has_dropout ? attn_job_dropout_key(&job) : 0;
-        constexpr int PartsOfRow = 4 * (Keys / 16), Parts = Blocks * PartsOfRow; // of two elements
+        constexpr int PartsOfRow = 4 * (Keys / 16), PartsOfWord = PartsOfRow / KeepWords, Parts = Blocks * PartsOfRow; // of two elements
         float *mine = t.scratch + lane();
-        uint32_t keep[Blocks];
+        uint32_t keep[Blocks * KeepWords];
 #pragma unroll
-        for (int m = 0; m < Blocks; m++) keep[m] = 0;
+        for (int m = 0; m < Blocks * KeepWords; m++) keep[m] = 0;
 #pragma unroll 1
         for (int b = 0; b < Parts; b++) {
 #pragma unroll
@@ -589,8 +601,8 @@ struct tensor_forward {
                 mine[32 * i] = finish_score(job, w, w.row + r, at, mine[32 * i] * score_scale(job, t));
                 if (!job.has_dropout || !keeps(job, w, seed, w.row + r, at)) continue;
 #pragma unroll
-                for (int m = 0; m < Blocks; m++)
-                    if (m == b / PartsOfRow) keep[m] |= 1u << (2 * (b % PartsOfRow) + i);
+                for (int m = 0; m < Blocks * KeepWords; m++)
+                    if (m == b / PartsOfWord) keep[m] |= 1u << (2 * (b % PartsOfWord) + i);
             }
 #pragma unroll
             for (int c = 0; c < Parts; c++)
@@ -599,7 +611,7 @@ struct tensor_forward {
                     for (int i = 0; i < 2; i++) s[c / PartsOfRow][c % PartsOfRow / 4][c % 4 * 2 + i] = mine[32 * i];
         }
 #pragma unroll
-        for (int m = 0; m < Blocks; m++) mine[32 * m] = bits_float(keep[m]);
+        for (int m = 0; m < Blocks * KeepWords; m++) mine[32 * m] = bits_float(keep[m]);
         // model: end
     }
 
@@ -738,7 +750,7 @@ struct tensor_forward {
     {
         if (!All || !has_dropout) return;
         // model: rare
-        const uint32_t bits = float_bits(t.scratch[lane() + 32 * m]) >> bit;
+        const uint32_t bits = float_bits(t.scratch[lane() + 32 * (m * KeepWords + bit / 32)]) >> bit % 32;
         pair &= ((bits & 1) ? 0xffffu : 0) | ((bits & 2) ? 0xffff0000u : 0);
         // model: end
     }
@@ -805,7 +817,9 @@ struct tensor_forward {
             }
         warp_barrier(); // sums are written
         const int r = Own * team() + lane();
-        if (lane() >= Own || (Split > 1 && part() != 0) || r >= w.rows) return;
+        if (lane() >= Own || (Split > 1 && part() != 0)) return;
+        if (Family::Asynchronous) t.factor[r] = 0;
+        if (r >= w.rows) return;
         const float l = sums[Own + lane()], rounded = sums[2 * Own + lane()];
         const row_places to = Family::Asynchronous ? row_places{t.offset[r], t.lse[r]} : place_row<uint32_t>(p, w, r);
         const float factor = close_row<uint32_t>(p, w, r, l == 0 ? -INFINITY : sums[lane()] * unit, l, to);
@@ -815,37 +829,52 @@ struct tensor_forward {
         if (Scaled) t.factor[r] *= t.scales->value;
     }
 
-    // From where they are, two columns at a time: four lanes fill half a sector.
-    DEVICE void store_pairs(const attn_job &job, const block_of_rows &w, const shared &t, const state &x)
+    // Through shared memory, 16 bytes a lane: its neighbours have the rest of a line.
+    DEVICE void store_lines(const attn_job &job, const block_of_rows &w, const shared &t, state &x)
     {
-        const int dv = int(job.head_dim_v);
+        constexpr int Own = 16 * Blocks, Columns = copying<Dv>::Columns, Together = 32 / Columns;
+        const int first_row = Own * warp(), column = lane() % Columns * 8, dv = int(job.head_dim_v);
+        bool empty = false;
 #pragma unroll
         for (int m = 0; m < Blocks; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int r = 16 * (Blocks * team() + m) + sum_row(2 * half);
-                if (r >= w.rows) continue;
+                const int r = first_row + 16 * m + sum_row(2 * half);
                 const float factor = t.factor[r];
-                char *row = job.out.data + 2 * (t.offset[r] + DvOfWarp * part() + Family::output_column(0));
+                empty |= factor == 0;
 #pragma unroll
-                for (int i = 0; i < DvOfWarp / 8; i++) {
+                for (int i = 0; i < Dv / 8; i++) {
                     const float(&o)[8] = x.o[m][i / 2];
                     const int e = 2 * half + 4 * (i & 1);
-                    if (DvOfWarp * part() + 8 * i < dv)
-                        store_vector(row + 16 * i, Family::pack(final_value(o[e], factor), final_value(o[e + 1], factor)));
+                    store_vector(t.q + Family::template place<Dk>(r, 16 * i + 2 * Family::output_column(0)),
+                                 Family::pack(fmaf(o[e], factor, 0.0f), fmaf(o[e + 1], factor, 0.0f))); // no -0
                 }
             }
+        const bool any_empty = any_of_warp(empty);
+        warp_barrier(); // O is complete
+#pragma unroll 4
+        for (int i = lane() / Columns; i < Own; i += Together) {
+            const int r = first_row + i;
+            char *row = job.out.data + 2 * (t.offset[r] + column);
+#pragma unroll
+            for (int j = 0; j < copying<Dv>::Lines; j++) {
+                if (r >= w.rows || column + 64 * j >= dv) continue;
+                uint4 eight = load_vector<uint4>(t.q + Family::template place<Dk>(r, 2 * column + 128 * j));
+                if (any_empty && t.factor[r] == 0) eight = {0, 0, 0, 0}; // whatever V has
+                store_vector(row + 128 * j, eight);
+            }
+        }
     }
 
     DEVICE void store_rows(const attn_simt_forward &p, const block_of_rows &w, const shared &t, state &x, float unit)
     {
         const int dv = int(p.job.head_dim_v), warp_row = 16 * Blocks * team();
-        block_barrier(); // Q, K and V are used up
+        if (!Family::Asynchronous) block_barrier(); // Q, K and V are used up
         close_rows(p, w, t, x, unit);
         if (Split > 1) block_barrier(); // offsets and factors are complete
         else warp_barrier();
-        if constexpr (Family::StoresPairs)
-            if (w.pieces == 1 && w.out_kind == Family::OutKind && (dv & 7) == 0) return store_pairs(p.job, w, t, x);
+        if constexpr (Family::Asynchronous)
+            if (w.pieces == 1 && w.out_kind == Family::OutKind && is_eightfold(p.job.out, dv)) return store_lines(p.job, w, t, x);
 #pragma unroll 1
         for (int c = 0; c < Blocks * (DvOfWarp / 32); c++) {
             const int m = c / (DvOfWarp / 32), d = DvOfWarp / 32 * part() + c % (DvOfWarp / 32);
@@ -876,12 +905,12 @@ struct tensor_forward {
         fetching k_fetch = prepare_fetching(job.k, *t.k_head, key);
         fetching v_fetch = prepare_fetching(job.v, *t.v_head, key);
         strip<Dk> first;
-        const float k_scale = Scaled ? t.scales->k : 1;
+        const float first_scale = Scaled ? t.scales->k : 1;
         if (eightfold) {
             fetch(job, job.k, t.k_place + (key & Keys), dk, w, key, k_fetch, first);
-            if (Scaled) convert_keys(k_scale, first, x);
+            if (Scaled) convert_keys(first_scale, first, x);
             put(first, t.k);
-        } else copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, k_scale, x, t.k);
+        } else copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, first_scale, x, t.k);
 #pragma unroll 1
         for (; key < int(w.key_end); key += Keys) {
             const int slot = key & Keys;
@@ -934,9 +963,10 @@ struct tensor_forward {
         const attn_job &job = p.job;
         const block_of_rows &w = *t.block;
         const int dk = int(job.head_dim), dv = int(job.head_dim_v), end = int(w.key_end);
-        // Steps that all rows see whole, and those of them whose rows lie one after the other.
+        // Steps that all rows see whole; those whose rows are all needed and lie one after the other.
         const int whole_from = int(w.last_first), whole_to = int(w.first_end) - Keys;
-        const int simple_from = eightfold && !job.page_size ? whole_from : INT32_MAX;
+        const int simple_from = !eightfold || job.page_size ? INT32_MAX : SparesRegisters ? int(w.key) : whole_from;
+        const int simple_to = SparesRegisters ? end - Keys : whole_to;
         x.at = Family::template places_of<tensor_forward>(t);
         copying<Dk> k = prepare<Dk>(job.k, *t.k_head, key, t.k);
         copying<Dv> v = prepare<Dv>(job.v, *t.v_head, key, t.v);
@@ -953,23 +983,34 @@ struct tensor_forward {
             scaling scale = {has_more ? 1 : job.scale * LOG2_E, has_more ? LOG2_E : 1};
             copies_complete();
             block_barrier(); // K, Q and places of rows are complete; V is used up
-            if (key >= simple_from && key <= whole_to) start_whole<Dv>(job.v, dv, v);
-            else {
-                start_any<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, eightfold, w, key, x, t.v, v);
-                place_keys(job, w, t, key + Keys);
-            }
-            set_forward<Dk>(job.k, k);
-            Family::template multiply_scores<tensor_forward>(t, x, s);
+            const auto start_values = [&] {
+                if (key >= simple_from && key <= simple_to) start_whole<Dv>(job.v, dv, v);
+                else {
+                    start_any<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, eightfold, w, key, x, t.v, v);
+                    place_keys(job, w, t, key + Keys);
+                }
+                set_forward<Dk>(job.k, k);
+            };
+            if (!StartsBehind) start_values();
+            Family::template multiply_scores<tensor_forward>(t, x, s, [&] {
+                if (StartsBehind) start_values();
+            });
             if (has_more) finish_scores(job, w, t, key, s);
             if (key < whole_from || key > whole_to) mask_scores(t, key, s);
             raise_maxima_at_times(scale, s, x);
             copies_complete();
             block_barrier(); // V and the next places are complete; K is used up
-            if (key + Keys >= simple_from && key + Keys <= whole_to) start_whole<Dk>(job.k, dk, k);
-            else if (key + Keys < end)
-                start_any<Dk, true>(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, eightfold, w, key + Keys, x, t.k, k);
-            set_forward<Dv>(job.v, v);
-            Family::template add_values<tensor_forward>(t, scale, s, job.has_dropout, x);
+            const auto start_keys = [&] {
+                const int next = key + Keys;
+                if (next >= simple_from && next <= simple_to) start_whole<Dk>(job.k, dk, k);
+                else if (next < end)
+                    start_any<Dk, true>(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, eightfold, w, next, x, t.k, k);
+                set_forward<Dv>(job.v, v);
+            };
+            if (!StartsBehind) start_keys();
+            Family::template add_values<tensor_forward>(t, scale, s, job.has_dropout, x, [&] {
+                if (StartsBehind) start_keys();
+            });
         }
         copies_complete(); // of Q, where there was no step
     }

@@ -24,8 +24,8 @@
 #define SM70_SHAPES(X) SM70_BF16_SHAPES(X) SM70_SHAPES_512(X)
 
 #define SM80_SHAPES_64(X)                       \
-  X(sm80_forward_64, 32, 32, 64, 2, 4, 0, 0, 2) \
-  X(sm80_forward_64, 64, 64, 64, 2, 4, 0, 0, 2)
+  X(sm80_forward_64, 32, 32, 128, 2, 4, 0, 0, 2) \
+  X(sm80_forward_64, 64, 64, 128, 2, 4, 0, 0, 2)
 #define SM80_SHAPES_128(X)                       \
   X(sm80_forward_128, 96, 96, 64, 2, 4, 0, 0, 2) \
   X(sm80_forward_128, 128, 128, 64, 2, 4, 0, 0, 2)
@@ -38,13 +38,14 @@
 
 /* Bytes from row to row in shared memory, and what tiles there begin at multiples of. */
 #define TENSOR_PITCH_sm70(d) (2 * (d) + 16)
-#define TENSOR_PITCH_sm80(d) ((d) <= 32 ? 64 : ((d) + 63) / 64 * 128)
+#define TENSOR_PITCH_sm80(d) (((d) + 63) / 64 * 128)
 #define TENSOR_PLACES_sm70 0 /* bytes a row: where results go */
-#define TENSOR_PLACES_sm80 16
+#define TENSOR_PLACES_sm80 20
 #define TENSOR_ALIGNMENT_sm70 16
 #define TENSOR_ALIGNMENT_sm80 128
 #define TENSOR_OUTPUT_PITCH 36         /* floats */
-#define TENSOR_SCRATCH 256             /* bytes a warp, of the body with everything */
+/* Bytes a warp, of the body with everything. */
+#define TENSOR_SCRATCH(keys, blocks) TENSOR_LARGER(256, 128 * (blocks) * (((keys) + 63) / 64))
 #define TENSOR_BF16_BYTES 128          /* what kernels with scaled halves have besides */
 
 #define TENSOR_SPLIT(dv) ((dv) > 256 ? 4 : 1) /* warps that share rows: O of 16 rows is dv / 2 registers of one */
@@ -61,7 +62,7 @@
 #define TENSOR_HEAD(family, scaled, dv, keys, blocks, warps, all)                                         \
   TENSOR_MULTIPLE(SIMT_BLOCK_BYTES + (keys)*32 + 16 +                                                     \
                       TENSOR_ROWS(dv, blocks, warps) * (8 + TENSOR_PLACES_##family) +                     \
-                      256 * (blocks) * (warps) + ((all) ? TENSOR_SCRATCH * (warps) : 0) +                 \
+                      256 * (blocks) * (warps) + ((all) ? TENSOR_SCRATCH(keys, blocks) * (warps) : 0) +                 \
                       ((scaled) ? TENSOR_BF16_BYTES : 0),                                                 \
                   TENSOR_ALIGNMENT_##family)
 #define TENSOR_MULTIPLE(bytes, of) (((bytes) + (of)-1) / (of) * (of))

@@ -40,7 +40,7 @@ KERNEL(banks_matrices, 32, 1, word_params, p)
     for (unsigned i = 0; i < 32; i++) words[32 * i + lane] = 32 * i + lane;
     warp_barrier();
     uint32_t r[4];
-    load_matrices(r, words + unsigned(p.count) * lane % 1024);
+    load_matrices(r, tile_of(words + unsigned(p.count) * lane % 1024));
     p.out[lane] = r[0];
 }
 
@@ -48,6 +48,6 @@ KERNEL(banks_matrices, 32, 1, word_params, p)
 KERNEL(banks_copies, 32, 1, word_params, p)
 {
     uint32_t *words = reinterpret_cast<uint32_t *>(shared_memory());
-    copy_async(words + unsigned(p.count) * thread_index() % 1024, p.out, false);
+    copy_async(tile_of(words + unsigned(p.count) * thread_index() % 1024), p.out, false);
     copies_complete();
 }

@@ -209,7 +209,7 @@ KERNEL(right_matrices, 32, 1, word_params, p)
     uint32_t r[4];
     fill_words();
     warp_barrier();
-    load_matrices(r, words() + 4 * thread_index());
+    load_matrices(r, tile_of(words() + 4 * thread_index()));
     p.out[thread_index()] = r[0];
 }
 
@@ -217,7 +217,7 @@ KERNEL(wrong_matrices_order, 32, 1, word_params, p)
 {
     uint32_t r[4];
     fill_words();
-    load_matrices(r, words() + 4 * thread_index()); /* fault: no barrier before */
+    load_matrices(r, tile_of(words() + 4 * thread_index())); /* fault: no barrier before */
     p.out[thread_index()] = r[0];
 }
 
@@ -227,9 +227,9 @@ KERNEL(wrong_matrices_sides, 32, 1, word_params, p)
     fill_words();
     warp_barrier();
     if (thread_index() < 8)
-        load_matrices(r, words() + 4 * thread_index());
+        load_matrices(r, tile_of(words() + 4 * thread_index()));
     else
-        load_matrices_transposed(r, words() + 4 * thread_index()); /* fault: two instructions */
+        load_matrices_transposed(r, tile_of(words() + 4 * thread_index())); /* fault: two instructions */
     p.out[thread_index()] = r[0];
 }
 
@@ -238,7 +238,7 @@ KERNEL(wrong_matrices_half, 32, 1, word_params, p)
     uint32_t r[4] = {0, 0, 0, 0};
     fill_words();
     warp_barrier();
-    if (thread_index() < 16) load_matrices(r, words() + 4 * thread_index()); /* fault: two matrices */
+    if (thread_index() < 16) load_matrices(r, tile_of(words() + 4 * thread_index())); /* fault: two matrices */
     block_barrier();
     p.out[thread_index()] = r[0];
 }
@@ -248,7 +248,7 @@ KERNEL(wrong_matrices_row, 32, 1, word_params, p)
     uint32_t r[4];
     fill_words();
     warp_barrier();
-    load_matrices(r, words() + 2 * thread_index()); /* fault: odd rows are misaligned */
+    load_matrices(r, tile_of(words() + 2 * thread_index())); /* fault: odd rows are misaligned */
     p.out[thread_index()] = r[0];
 }
 
@@ -257,7 +257,7 @@ KERNEL(wrong_matrices_size, 32, 1, word_params, p)
     uint32_t r[4];
     fill_words();
     warp_barrier();
-    load_matrices(r, words() + 4 * thread_index() + 4); /* fault: row 31 is beyond */
+    load_matrices(r, tile_of(words() + 4 * thread_index() + 4)); /* fault: row 31 is beyond */
     p.out[thread_index()] = r[0];
 }
 
@@ -266,14 +266,14 @@ KERNEL(wrong_matrices_unset, 32, 1, word_params, p)
     uint32_t r[4];
     if (thread_index() != 9) fill_words();
     warp_barrier();
-    load_matrices(r, words() + 4 * thread_index()); /* fault: words of 9 are not set */
+    load_matrices(r, tile_of(words() + 4 * thread_index())); /* fault: words of 9 are not set */
     p.out[thread_index()] = r[0];
 }
 
 KERNEL(wrong_matrices_global, 32, 1, word_params, p)
 {
     uint32_t r[4];
-    load_matrices(r, p.in + 4 * thread_index()); /* fault: not shared */
+    load_matrices(r, tile_of(p.in + 4 * thread_index())); /* fault: not shared */
     p.out[thread_index()] = r[0];
 }
 
@@ -282,11 +282,11 @@ KERNEL(right_copy, 16, 1, word_params, p)
 {
     const unsigned i = thread_index();
     uint32_t sum = 0;
-    copy_async(words() + 4 * i, p.in + 4 * i, true);
+    copy_async(tile_of(words() + 4 * i), p.in + 4 * i, true);
     for (unsigned step = 0; step < 4; step++) {
         copies_complete();
         block_barrier();
-        if (step < 3) copy_async(words() + 64 * (1 - step % 2) + 4 * i, p.in + 4 * i, step != 1);
+        if (step < 3) copy_async(tile_of(words() + 64 * (1 - step % 2) + 4 * i), p.in + 4 * i, step != 1);
         sum += words()[64 * (step % 2) + 4 * (15 - i)];
     }
     p.out[i] = sum;
@@ -295,7 +295,7 @@ KERNEL(right_copy, 16, 1, word_params, p)
 KERNEL(wrong_copy_wait, 32, 1, word_params, p)
 {
     const unsigned i = thread_index();
-    copy_async(words() + 4 * i, p.in + 4 * i, true);
+    copy_async(tile_of(words() + 4 * i), p.in + 4 * i, true);
     block_barrier();
     p.out[i] = words()[4 * (31 - i)]; /* fault: not there yet */
     block_barrier();
@@ -305,7 +305,7 @@ KERNEL(wrong_copy_wait, 32, 1, word_params, p)
 KERNEL(wrong_copy_own, 32, 1, word_params, p)
 {
     const unsigned i = thread_index();
-    copy_async(words() + 4 * i, p.in + 4 * i, true);
+    copy_async(tile_of(words() + 4 * i), p.in + 4 * i, true);
     p.out[i] = words()[4 * i]; /* fault: one's own is not there either */
     copies_complete();
 }
@@ -313,7 +313,7 @@ KERNEL(wrong_copy_own, 32, 1, word_params, p)
 KERNEL(wrong_copy_over, 32, 1, word_params, p)
 {
     const unsigned i = thread_index();
-    copy_async(words() + 4 * i, p.in + 4 * i, true);
+    copy_async(tile_of(words() + 4 * i), p.in + 4 * i, true);
     words()[4 * i + 1] = 1; /* fault: the copy comes later */
     copies_complete();
     p.out[i] = words()[4 * i];
@@ -322,7 +322,7 @@ KERNEL(wrong_copy_over, 32, 1, word_params, p)
 KERNEL(wrong_copy_barrier, 64, 1, word_params, p)
 {
     const unsigned i = thread_index();
-    if (i < 32) copy_async(words() + 4 * i, p.in + 4 * i, true); /* fault: others read at once */
+    if (i < 32) copy_async(tile_of(words() + 4 * i), p.in + 4 * i, true); /* fault: others read at once */
     copies_complete();
     p.out[i] = words()[4 * (i ^ 32) % 128];
 }
@@ -331,7 +331,7 @@ KERNEL(wrong_copy_barrier, 64, 1, word_params, p)
 KERNEL(wrong_copy_late, 64, 1, word_params, p)
 {
     const unsigned i = thread_index();
-    if (i < 32) copy_async(words() + 4 * i, p.in + 4 * i, true); /* fault: waits behind the barrier */
+    if (i < 32) copy_async(tile_of(words() + 4 * i), p.in + 4 * i, true); /* fault: waits behind the barrier */
     block_barrier();
     copies_complete();
     p.out[i] = words()[4 * (i % 32)];
@@ -343,21 +343,21 @@ KERNEL(wrong_copy_reuse, 32, 1, word_params, p)
     fill_words();
     block_barrier();
     p.out[i] = words()[4 * (31 - i)];
-    copy_async(words() + 4 * i, p.in + 4 * i, true); /* fault: others still read */
+    copy_async(tile_of(words() + 4 * i), p.in + 4 * i, true); /* fault: others still read */
     copies_complete();
 }
 
 KERNEL(wrong_copy_end, 32, 1, word_params, p)
 {
-    copy_async(words() + 4 * thread_index(), p.in + 4 * thread_index(), true); /* fault: never waits */
+    copy_async(tile_of(words() + 4 * thread_index()), p.in + 4 * thread_index(), true); /* fault: never waits */
     p.out[thread_index()] = 0;
 }
 
 KERNEL(wrong_copy_twice, 32, 1, word_params, p)
 {
     const unsigned i = thread_index();
-    copy_async(words() + 4 * i, p.in + 4 * i, true);
-    copy_async(words() + 4 * i, p.in, true); /* fault: which of the two */
+    copy_async(tile_of(words() + 4 * i), p.in + 4 * i, true);
+    copy_async(tile_of(words() + 4 * i), p.in, true); /* fault: which of the two */
     copies_complete();
     p.out[i] = words()[4 * i];
 }
@@ -365,7 +365,7 @@ KERNEL(wrong_copy_twice, 32, 1, word_params, p)
 KERNEL(wrong_copy_to, 16, 1, word_params, p)
 {
     const unsigned i = thread_index();
-    copy_async(words() + 4 * i + 2, p.in + 4 * i, true); /* fault: misaligned in shared memory */
+    copy_async(tile_of(words() + 4 * i + 2), p.in + 4 * i, true); /* fault: misaligned in shared memory */
     copies_complete();
     p.out[i] = words()[4 * i];
 }
@@ -373,7 +373,7 @@ KERNEL(wrong_copy_to, 16, 1, word_params, p)
 KERNEL(wrong_copy_from, 16, 1, word_params, p)
 {
     const unsigned i = thread_index();
-    copy_async(words() + 4 * i, p.in + 4 * i + 2, true); /* fault: misaligned in global memory */
+    copy_async(tile_of(words() + 4 * i), p.in + 4 * i + 2, true); /* fault: misaligned in global memory */
     copies_complete();
     p.out[i] = words()[4 * i];
 }
@@ -381,14 +381,14 @@ KERNEL(wrong_copy_from, 16, 1, word_params, p)
 KERNEL(wrong_copy_global, 16, 1, word_params, p)
 {
     const unsigned i = thread_index();
-    copy_async(p.out + 4 * i, p.in + 4 * i, true); /* fault: to global memory */
+    copy_async(tile_of(p.out + 4 * i), p.in + 4 * i, true); /* fault: to global memory */
     copies_complete();
 }
 
 KERNEL(wrong_copy_source, 32, 1, word_params, p)
 {
     const unsigned i = thread_index();
-    copy_async(words() + 4 * i, p.in + 4 * i + 4, true); /* fault: thread 31 reads beyond */
+    copy_async(tile_of(words() + 4 * i), p.in + 4 * i + 4, true); /* fault: thread 31 reads beyond */
     copies_complete();
     p.out[i] = words()[4 * i];
 }
@@ -396,7 +396,7 @@ KERNEL(wrong_copy_source, 32, 1, word_params, p)
 KERNEL(wrong_copy_size, 32, 1, word_params, p)
 {
     const unsigned i = thread_index();
-    copy_async(words() + 4 * i + 4, p.in + 4 * i, true); /* fault: thread 31 writes beyond */
+    copy_async(tile_of(words() + 4 * i + 4), p.in + 4 * i, true); /* fault: thread 31 writes beyond */
     copies_complete();
     p.out[i] = words()[4 * i + 4];
 }

@@ -138,12 +138,12 @@ KERNEL(probe_load_matrices, 64, 1, word_params, p)
     warp_barrier();
     const uint32_t *row = matrices + unsigned(p.count) * lane;
     uint32_t x[4], y[4], again[4];
-    load_matrices(x, row);
-    load_matrices_transposed(y, row);
-    load_matrices(again, row);
+    load_matrices(x, tile_of(row));
+    load_matrices_transposed(y, tile_of(row));
+    load_matrices(again, tile_of(row));
     bool same = true;
     for (int j = 0; j < 4; j++) same = same && x[j] == again[j];
-    load_matrices_transposed(again, row);
+    load_matrices_transposed(again, tile_of(row));
     for (int j = 0; j < 4; j++) same = same && y[j] == again[j];
     for (int j = 0; j < 4; j++) {
         p.out[8 * i + unsigned(j)] = same ? x[j] : 0;
@@ -158,7 +158,7 @@ KERNEL(probe_copy_async, 128, 1, word_params, p)
     const unsigned i = thread_index();
     uint32_t *cell = reinterpret_cast<uint32_t *>(shared_memory());
     const bool wanted = int(i) < 128 - p.count;
-    copy_async(cell + 4 * i, wanted ? p.in + 4 * i : nullptr, wanted);
+    copy_async(tile_of(cell + 4 * i), wanted ? p.in + 4 * i : nullptr, wanted);
     block_barrier(); /* while it is pending */
     copies_complete();
     block_barrier();
@@ -170,7 +170,7 @@ KERNEL(probe_many_copies, 32, 1, word_params, p)
 {
     const unsigned i = thread_index();
     uint32_t *cell = reinterpret_cast<uint32_t *>(shared_memory());
-    for (unsigned j = 0; j < 40; j++) copy_async(cell + 4 * (32 * j + i), p.in + 4 * (j + i), true);
+    for (unsigned j = 0; j < 40; j++) copy_async(tile_of(cell + 4 * (32 * j + i)), p.in + 4 * (j + i), true);
     copies_complete();
     uint32_t sum = 0;
     for (unsigned j = 0; j < 40; j++) sum += cell[4 * (32 * j + i)];
