@@ -5,7 +5,8 @@
 # Debian's comes first: an older compiler's code runs with older drivers.
 set(ATTN_NVCC "" CACHE STRING
   "nvcc commands; each architecture is compiled by the first that knows it. Empty: those found; OFF: none")
-set(ATTN_CUDA_ARCHITECTURES 70 75 80 86 89 90 CACHE STRING "Compute capabilities to hold machine code for")
+# Code for sm_86 runs on sm_89 too.
+set(ATTN_CUDA_ARCHITECTURES 70 75 80 86 90 CACHE STRING "Compute capabilities to hold machine code for")
 
 function(attn_find_nvcc)
   set(commands ${ATTN_NVCC})

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The list of the forward's kernels, in the order of preference, and the choice. */
-#include "forward_kernels.h"
+#include "calls.h"
 #include "kernels/tensor_shapes.h"
 #include <stdio.h>
 
@@ -21,46 +21,49 @@ enum { VOLTA_SHARED_BYTES = 98304 }; /* that a block of sm_70 may have */
    most_rows,                                \
    SIMT_THREADS,                             \
    SIMT_SHARED(rows),                        \
+   1,                                        \
    true,                                     \
    0,                                        \
    false},
 
 /* Tensor cores: a body for masks, then one for everything. */
-#define TENSOR(family, module, suffix, dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)   \
-  TENSOR_BODY(family, module, suffix, dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 0) \
-  TENSOR_BODY(family, module, suffix "_all", dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1)
-#define TENSOR_BODY(family, module, suffix, dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer,  \
-                    all)                                                                                             \
-  {#family,                                                                                                          \
-   "forward_" #family "_d" #dk "_" #dv suffix,                                                                       \
-   #module,                                                                                                          \
-   #family "_forward_" #dk "_" #dv suffix,                                                                           \
-   dk,                                                                                                               \
-   dv,                                                                                                               \
-   TENSOR_ROWS(dv, blocks, warps),                                                                                   \
-   0,                                                                                                                \
-   32 * (warps),                                                                                                     \
-   TENSOR_SHARED(family, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all),                      \
-   all,                                                                                                              \
-   dtype,                                                                                                            \
+#define TENSOR(family, module, suffix, dtype, scaled, dk, dv, ...)           \
+  TENSOR_BODY(family, module, suffix, dtype, scaled, dk, dv, __VA_ARGS__, 0) \
+  TENSOR_BODY(family, module, suffix "_all", dtype, scaled, dk, dv, __VA_ARGS__, 1)
+#define TENSOR_BODY(family, module, suffix, dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, \
+                    blocks_per_sm, all)                                                                             \
+  {#family,                                                                                                         \
+   "forward_" #family "_d" #dk "_" #dv suffix,                                                                      \
+   #module,                                                                                                         \
+   #family "_forward_" #dk "_" #dv suffix,                                                                          \
+   dk,                                                                                                              \
+   dv,                                                                                                              \
+   TENSOR_ROWS(dv, blocks, warps),                                                                                  \
+   0,                                                                                                               \
+   32 * (warps),                                                                                                    \
+   TENSOR_SHARED(family, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all),                     \
+   blocks_per_sm,                                                                                                   \
+   all,                                                                                                             \
+   dtype,                                                                                                           \
    scaled},
-#define SM70(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm) \
-  TENSOR(sm70, module, "", ATTN_F16, false, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)
-#define SM70_BF16(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm) \
-  TENSOR(sm70, module##_bf16, "_bf16", ATTN_BF16, true, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)
-#define SM80(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)             \
-  TENSOR(sm80, module, "_f16", ATTN_F16, false, dk, dv, keys, blocks, warps, q_in_registers, one_buffer) \
-  TENSOR(sm80, module, "_bf16", ATTN_BF16, false, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)
+#define SM70(module, ...) TENSOR(sm70, module, "", ATTN_F16, false, __VA_ARGS__)
+#define SM70_BF16(module, ...) TENSOR(sm70, module##_bf16, "_bf16", ATTN_BF16, true, __VA_ARGS__)
+#define SM80(module, ...)                                    \
+  TENSOR(sm80, module, "_f16", ATTN_F16, false, __VA_ARGS__) \
+  TENSOR(sm80, module, "_bf16", ATTN_BF16, false, __VA_ARGS__)
+#define SM80_SMALL(module, dk, dv, keys, ...)                                         \
+  TENSOR(sm80, module, "_k" #keys "_f16", ATTN_F16, false, dk, dv, keys, __VA_ARGS__) \
+  TENSOR(sm80, module, "_k" #keys "_bf16", ATTN_BF16, false, dk, dv, keys, __VA_ARGS__)
 
 static const attn_forward_kernel kernels[] = {
-    SM70_SHAPES(SM70) SM70_BF16_SHAPES(SM70_BF16) SM80_SHAPES(SM80) SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16)
-        SIMT("64", 64, 128, 0) SIMT("128", 128, 128, 0) SIMT("256", 256, 64, 0) SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
+    SM70_SHAPES(SM70) SM70_BF16_SHAPES(SM70_BF16) SM80_SHAPES(SM80) SM80_SMALL_SHAPES(SM80_SMALL)
+        SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16) SIMT("64", 64, 128, 0) SIMT("128", 128, 128, 0) SIMT("256", 256, 64, 0)
+            SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
-#define FITS_VOLTA(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                 \
-  _Static_assert(TENSOR_SHARED(sm70, 1, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1) * \
-                         blocks_per_sm <=                                                                          \
-                     VOLTA_SHARED_BYTES,                                                                           \
+#define FITS_VOLTA(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                     \
+  _Static_assert(TENSOR_SHARED(sm70, 1, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1) * blocks_per_sm <= \
+                     VOLTA_SHARED_BYTES,                                                                               \
                  "shared memory of sm_70");
 SM70_SHAPES(FITS_VOLTA)
 _Static_assert(SIMT_SHARED(128) <= VOLTA_SHARED_BYTES, "shared memory of sm_70");
@@ -113,6 +116,8 @@ static const char *not_for_tensor_cores(const attn_forward_kernel *k, const attn
         return k->dtype == ATTN_F16 ? "it takes q, k and v in f16" : "it takes q, k and v in bf16";
     if (job->max_k > most || job->max_q > most / attn_max(1, job->group) || job->page_size > most)
         return "it counts rows and keys up to 2^30";
+    double bytes;
+    if (attn_cuda_forward_blocks(job, k, &bytes) > INT32_MAX) return "it counts blocks of rows up to 2^31";
     return NULL;
 }
 
@@ -131,6 +136,14 @@ static bool is_wanted(const attn_forward_kernel *k, const attn_cuda_device *d, c
     if (force->kernel[0] && !attn_kernel_is(k->label, force->kernel)) return false;
     if (force->family[0]) return !is_tensor(k) || strcmp(k->family, force->family) == 0;
     return force->kernel[0] || (d->capability >= f->from && d->capability < f->below);
+}
+
+/* Whether an SM holds as many blocks as the kernel is made for. From sm_80 on it has 1 KB more than a block may have, and spends as
+ * much on each. */
+static bool has_room(const attn_cuda_device *d, const attn_forward_kernel *k)
+{
+    const int64_t own = d->capability >= 80 ? 1024 : 0;
+    return k->blocks_per_sm * (k->shared_bytes + own) <= d->shared_bytes + own;
 }
 
 const attn_forward_kernel *attn_cuda_plain_forward(const attn_job *job)
@@ -170,17 +183,24 @@ static attn_status none_serves(const attn_job *job, const char *forced)
 attn_status attn_cuda_choose_forward(const attn_cuda_device *d, const attn_job *job, const attn_force *force,
                                      const attn_forward_kernel **kernel, char *reason, size_t reason_bytes)
 {
-    const attn_forward_kernel *without_code = NULL;
-    for (int n = 0; n < KERNELS; n++) {
+    const attn_forward_kernel *without_code = NULL, *found = NULL;
+    for (int n = 0; n < KERNELS && !(found && !is_tensor(&kernels[n])); n++) {
         const attn_forward_kernel *k = &kernels[n];
         if (!is_wanted(k, d, force) || !serves(k, job)) continue;
+        if (found && (k->head_dim != found->head_dim || k->head_dim_v != found->head_dim_v)) continue;
         if (!has_code(d, k->module) || (k->has_doubts && !has_code(d, "simt_forward"))) {
             without_code = k;
             continue;
         }
-        *kernel = k;
-        snprintf(reason, reason_bytes, "%s%s%s", force->kernel[0] || force->family[0] ? "forced; " : "", type_of(k),
-                 family_of(k)->what);
+        if (!found) found = k;
+        if (!has_room(d, k)) continue; /* there may be a smaller one */
+        found = k;
+        break;
+    }
+    if (found) {
+        *kernel = found;
+        snprintf(reason, reason_bytes, "%s%s%s", force->kernel[0] || force->family[0] ? "forced; " : "", type_of(found),
+                 family_of(found)->what);
         return ATTN_OK;
     }
     if (without_code) return attn_cuda_no_code(d, without_code->module);

@@ -13,9 +13,10 @@ typedef struct attn_forward_kernel {
     int32_t rows;                 /* of a block */
     int32_t most_rows;            /* of a sequence; 0: any */
     uint32_t threads, shared_bytes;
-    bool everything; /* more than masks */
-    int32_t dtype;   /* of q, k and v on tensor cores; simt takes all */
-    bool has_doubts; /* leaves tasks to a launch of simt behind it (kernels/bf16_halves.cuh) */
+    int32_t blocks_per_sm; /* that the kernel is made for */
+    bool everything;       /* more than masks */
+    int32_t dtype;         /* of q, k and v on tensor cores; simt takes all */
+    bool has_doubts;       /* leaves tasks to a launch of simt behind it (kernels/bf16_halves.cuh) */
 } attn_forward_kernel;
 
 /* Whether `force` may name it: a label, or the start of labels up to a "_". */

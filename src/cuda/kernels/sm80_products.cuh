@@ -161,6 +161,9 @@ template <bool IsBf16> struct sm80_products {
 #define SM80_KERNELS(module, dk, dv, ...)                                                                            \
     SM80_BODIES(sm80_forward_##dk##_##dv##_f16, sm80_products<false>, dk, dv, __VA_ARGS__)                           \
     SM80_BODIES(sm80_forward_##dk##_##dv##_bf16, sm80_products<true>, dk, dv, __VA_ARGS__)
+#define SM80_SMALL_KERNELS(module, dk, dv, keys, ...)                                                                \
+    SM80_BODIES(sm80_forward_##dk##_##dv##_k##keys##_f16, sm80_products<false>, dk, dv, keys, __VA_ARGS__)           \
+    SM80_BODIES(sm80_forward_##dk##_##dv##_k##keys##_bf16, sm80_products<true>, dk, dv, keys, __VA_ARGS__)
 #define SM80_BODIES(name, family, ...)                                                                               \
     TENSOR_BODY(name, family, __VA_ARGS__, false)                                                                    \
     TENSOR_BODY(name##_all, family, __VA_ARGS__, true)

@@ -972,7 +972,7 @@ struct tensor_forward {
         copying<Dv> v = prepare<Dv>(job.v, *t.v_head, key, t.v);
         if (job.page_size) {
             place_keys(job, w, t, key);
-            block_barrier(); // places are written
+            block_barrier(); // those of the first step are written
         }
         if (key < end) start_any<Dk, true>(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, eightfold, w, key, x, t.k, k);
         place_own_rows(p, w, t, x);

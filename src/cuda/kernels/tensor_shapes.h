@@ -23,7 +23,7 @@
 #define SM70_BF16_SHAPES(X) SM70_SHAPES_64(X) SM70_SHAPES_128(X) SM70_SHAPES_256(X)
 #define SM70_SHAPES(X) SM70_BF16_SHAPES(X) SM70_SHAPES_512(X)
 
-#define SM80_SHAPES_64(X)                       \
+#define SM80_SHAPES_64(X)                        \
   X(sm80_forward_64, 32, 32, 128, 2, 4, 0, 0, 2) \
   X(sm80_forward_64, 64, 64, 128, 2, 4, 0, 0, 2)
 #define SM80_SHAPES_128(X)                       \
@@ -35,6 +35,13 @@
   X(sm80_forward_256, 256, 256, 64, 1, 4, 0, 0, 2) \
   X(sm80_forward_256, 320, 256, 64, 1, 8, 0, 0, 1)
 #define SM80_SHAPES(X) SM80_SHAPES_64(X) SM80_SHAPES_128(X) SM80_SHAPES_256(X)
+/* Where a block has 99 KB and an SM 100 (sm_86, sm_89). */
+#define SM80_SMALL_SHAPES(X)                         \
+  X(sm80_forward_small, 32, 32, 64, 2, 4, 0, 0, 2)   \
+  X(sm80_forward_small, 64, 64, 64, 2, 4, 0, 0, 2)   \
+  X(sm80_forward_small, 192, 192, 32, 1, 8, 0, 0, 1) \
+  X(sm80_forward_small, 256, 256, 32, 1, 4, 0, 0, 1) \
+  X(sm80_forward_small, 320, 256, 32, 1, 4, 0, 0, 1)
 
 /* Bytes from row to row in shared memory, and what tiles there begin at multiples of. */
 #define TENSOR_PITCH_sm70(d) (2 * (d) + 16)
@@ -43,33 +50,32 @@
 #define TENSOR_PLACES_sm80 20
 #define TENSOR_ALIGNMENT_sm70 16
 #define TENSOR_ALIGNMENT_sm80 128
-#define TENSOR_OUTPUT_PITCH 36         /* floats */
+#define TENSOR_OUTPUT_PITCH 36 /* floats */
 /* Bytes a warp, of the body with everything. */
 #define TENSOR_SCRATCH(keys, blocks) TENSOR_LARGER(256, 128 * (blocks) * (((keys) + 63) / 64))
-#define TENSOR_BF16_BYTES 128          /* what kernels with scaled halves have besides */
+#define TENSOR_BF16_BYTES 128 /* what kernels with scaled halves have besides */
 
 #define TENSOR_SPLIT(dv) ((dv) > 256 ? 4 : 1) /* warps that share rows: O of 16 rows is dv / 2 registers of one */
 #define TENSOR_ROWS(dv, blocks, warps) (16 * (blocks) * (warps) / TENSOR_SPLIT(dv))
 #define TENSOR_LARGER(a, b) ((a) > (b) ? (a) : (b))
 /* Q, K and V, and parts of S where warps share rows. */
-#define TENSOR_TILES(family, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)                    \
-  (((q_in_registers) ? 0 : TENSOR_ROWS(dv, blocks, warps) * TENSOR_PITCH_##family(dk)) +                  \
-   ((one_buffer) ? (keys)*TENSOR_PITCH_##family(TENSOR_LARGER(dk, dv))                                    \
-                 : (keys) * (TENSOR_PITCH_##family(dk) + TENSOR_PITCH_##family(dv))) +                    \
+#define TENSOR_TILES(family, dk, dv, keys, blocks, warps, q_in_registers, one_buffer)    \
+  (((q_in_registers) ? 0 : TENSOR_ROWS(dv, blocks, warps) * TENSOR_PITCH_##family(dk)) + \
+   ((one_buffer) ? (keys)*TENSOR_PITCH_##family(TENSOR_LARGER(dk, dv))                   \
+                 : (keys) * (TENSOR_PITCH_##family(dk) + TENSOR_PITCH_##family(dv))) +   \
    (TENSOR_SPLIT(dv) > 1 ? 16 * (blocks) * (warps) * (keys)*4 : 0))
 #define TENSOR_END(dv, blocks, warps) (TENSOR_ROWS(dv, blocks, warps) * 12 + (warps)*16 * TENSOR_OUTPUT_PITCH * 4)
 /* What comes before them. */
-#define TENSOR_HEAD(family, scaled, dv, keys, blocks, warps, all)                                         \
-  TENSOR_MULTIPLE(SIMT_BLOCK_BYTES + (keys)*32 + 16 +                                                     \
-                      TENSOR_ROWS(dv, blocks, warps) * (8 + TENSOR_PLACES_##family) +                     \
-                      256 * (blocks) * (warps) + ((all) ? TENSOR_SCRATCH(keys, blocks) * (warps) : 0) +                 \
-                      ((scaled) ? TENSOR_BF16_BYTES : 0),                                                 \
+#define TENSOR_HEAD(family, scaled, dv, keys, blocks, warps, all)                                                     \
+  TENSOR_MULTIPLE(SIMT_BLOCK_BYTES + (keys)*32 + 16 + TENSOR_ROWS(dv, blocks, warps) * (8 + TENSOR_PLACES_##family) + \
+                      256 * (blocks) * (warps) + ((all) ? TENSOR_SCRATCH(keys, blocks) * (warps) : 0) +               \
+                      ((scaled) ? TENSOR_BF16_BYTES : 0),                                                             \
                   TENSOR_ALIGNMENT_##family)
 #define TENSOR_MULTIPLE(bytes, of) (((bytes) + (of)-1) / (of) * (of))
-#define TENSOR_SHARED(family, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all)       \
-  (TENSOR_HEAD(family, scaled, dv, keys, blocks, warps, all) +                                            \
+#define TENSOR_SHARED(family, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all)             \
+  (TENSOR_HEAD(family, scaled, dv, keys, blocks, warps, all) +                                                  \
    TENSOR_MULTIPLE(TENSOR_LARGER(TENSOR_TILES(family, dk, dv, keys, blocks, warps, q_in_registers, one_buffer), \
-                                 TENSOR_END(dv, blocks, warps)),                                          \
+                                 TENSOR_END(dv, blocks, warps)),                                                \
                    TENSOR_ALIGNMENT_##family))
 
 #endif
