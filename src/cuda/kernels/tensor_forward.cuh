@@ -967,6 +967,7 @@ struct tensor_forward {
         const int whole_from = int(w.last_first), whole_to = int(w.first_end) - Keys;
         const int simple_from = !eightfold || job.page_size ? INT32_MAX : SparesRegisters ? int(w.key) : whole_from;
         const int simple_to = SparesRegisters ? end - Keys : whole_to;
+        const bool none = key >= end;
         x.at = Family::template places_of<tensor_forward>(t);
         copying<Dk> k = prepare<Dk>(job.k, *t.k_head, key, t.k);
         copying<Dv> v = prepare<Dv>(job.v, *t.v_head, key, t.v);
@@ -1013,6 +1014,7 @@ struct tensor_forward {
             });
         }
         copies_complete(); // of Q, where there was no step
+        if (none) block_barrier(); // and all of Q is there, in whose place results go
     }
 
     DEVICE void run_task(const attn_simt_forward &p, const shared &t)
@@ -1022,12 +1024,12 @@ struct tensor_forward {
         const bool eightfold = is_eightfold(job.k, job.head_dim) && is_eightfold(job.v, job.head_dim_v);
         const bool has_more = All && (job.scale < 0 || job.softcap > 0 || job.bias.data || job.alibi || job.has_dropout);
         state x;
-        int key = int(w.key) / Keys * Keys;
         clear(t, x);
-        if constexpr (Family::Asynchronous) add_copied_steps(p, t, eightfold, has_more, key, x);
+        if constexpr (Family::Asynchronous) add_copied_steps(p, t, eightfold, has_more, int(w.key) / Keys * Keys, x);
         else {
             place_rows(job, w, t);
             if (!Scaled) load_queries(job, w, t, x);
+            int key = int(w.key) / Keys * Keys;
             place_keys(job, w, t, key);
             block_barrier(); // places are written
             if (Scaled) {
@@ -1040,16 +1042,24 @@ struct tensor_forward {
         store_rows(p, w, t, x, has_more ? 1 : LN_2);
     }
 
+    // A task for all threads, in shared memory: one thread finds it, as the registers are for sums.
+    DEVICE void find_task(const attn_simt_forward &p, int64_t task, const shared &t)
+    {
+        block_of_rows &w = *t.block;
+        block_barrier(); // the task before is done with shared memory
+        if (thread_index() == 0) {
+            find_block<uint32_t>(p, task, Rows, w);
+            if (w.found) place_head(p.job, w, t);
+        }
+        block_barrier(); // it is found
+    }
+
     DEVICE void forward(const attn_simt_forward &p)
     {
         const shared t = carve();
-        for (int64_t task = block_index(); task < p.tasks; task += block_count()) {
-            block_barrier(); // the task before is done with shared memory
-            if (thread_index() == 0) {
-                find_block<uint32_t>(p, task, Rows, *t.block);
-                if (t.block->found) place_head(p.job, *t.block, t);
-            }
-            block_barrier(); // it is found
+        // Counted in registers or in shared memory, as ptxas spills less.
+        for (int64_t task = block_index(); task < p.tasks; task = (Family::Asynchronous ? task : t.block->task) + block_count()) {
+            find_task(p, task, t);
             if (t.block->found) run_task(p, t);
         }
     }
