@@ -896,67 +896,6 @@ struct tensor_forward {
         }
     }
 
-    // All steps of a task, where K and V go through registers.
-    DEVICE void add_steps(const attn_simt_forward &p, const shared &t, bool eightfold, bool has_more, int key, state &x)
-    {
-        const attn_job &job = p.job;
-        const block_of_rows &w = *t.block;
-        const int dk = int(job.head_dim), dv = int(job.head_dim_v);
-        fetching k_fetch = prepare_fetching(job.k, *t.k_head, key);
-        fetching v_fetch = prepare_fetching(job.v, *t.v_head, key);
-        strip<Dk> first;
-        const float first_scale = Scaled ? t.scales->k : 1;
-        if (eightfold) {
-            fetch(job, job.k, t.k_place + (key & Keys), dk, w, key, k_fetch, first);
-            if (Scaled) convert_keys(first_scale, first, x);
-            put(first, t.k);
-        } else copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, first_scale, x, t.k);
-#pragma unroll 1
-        for (; key < int(w.key_end); key += Keys) {
-            const int slot = key & Keys;
-            float s[Blocks][Keys / 16][8], shrink[Blocks][2];
-            strip<Dk> next;
-            strip<Dv> values;
-            typename Family::template operand<Blocks, Keys> weights;
-            block_barrier(); // K, Q and places are complete; V is used up
-            if (eightfold) fetch(job, job.v, t.v_place + slot, dv, w, key, v_fetch, values);
-            if (Split > 1) place_keys(job, w, t, key + Keys);
-            Family::template multiply_scores<tensor_forward>(t, x, s);
-            if (Split > 1) put_part(t, s);
-            if (OneBuffer || Split > 1) block_barrier(); // K is used up; parts of S are complete
-            if (Split > 1) add_parts(t, s);
-            if (has_more) finish_scores(job, w, t, key, s);
-            if (int(w.last_first) > key || int(w.first_end) < key + Keys) mask_scores(t, key, s);
-            if (Split == 1) place_keys(job, w, t, key + Keys);
-            scaling scale = {has_more ? 1 : score_scale(job, t) * LOG2_E, has_more ? LOG2_E : 1};
-            softmax(scale, s, x, shrink);
-            const float v_scale = Scaled ? t.scales->v : 1;
-            if (eightfold) {
-                if (Scaled) convert_values(v_scale, values, x);
-                put(values, t.v);
-                if (Split > 1) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
-            } else {
-                // model: rare
-                copy_halves<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, v_scale, x, t.v);
-                // model: end
-            }
-            Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
-            block_barrier(); // V and the coming places are complete; K is used up
-            if (eightfold && Split == 1) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
-            Family::template multiply_values<tensor_forward>(t, weights, shrink, x);
-            if (OneBuffer) block_barrier(); // V is used up
-            const float k_scale = Scaled ? t.scales->k : 1;
-            if (eightfold) {
-                if (Scaled) convert_keys(k_scale, next, x);
-                put(next, t.k);
-            } else {
-                // model: rare
-                copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, k_scale, x, t.k);
-                // model: end
-            }
-        }
-    }
-
     // All steps of a task, where K and V come by asynchronous copies. Branches of a step cost more than what they leave out.
     DEVICE void add_copied_steps(const attn_simt_forward &p, const shared &t, bool eightfold, bool has_more, int key, state &x)
     {
@@ -1021,7 +960,8 @@ struct tensor_forward {
     {
         const attn_job &job = p.job;
         const block_of_rows &w = *t.block;
-        const bool eightfold = is_eightfold(job.k, job.head_dim) && is_eightfold(job.v, job.head_dim_v);
+        const int dk = int(job.head_dim), dv = int(job.head_dim_v);
+        const bool eightfold = is_eightfold(job.k, dk) && is_eightfold(job.v, dv);
         const bool has_more = All && (job.scale < 0 || job.softcap > 0 || job.bias.data || job.alibi || job.has_dropout);
         state x;
         clear(t, x);
@@ -1036,14 +976,68 @@ struct tensor_forward {
                 if (!find_scales(p, w, t, key)) key = int(w.key_end); // nothing is to be done here
                 load_queries(job, w, t, x);
             }
-            add_steps(p, t, eightfold, has_more, key, x);
+            // The steps, where K and V go through registers; as a function of its own ptxas spills them.
+            fetching k_fetch = prepare_fetching(job.k, *t.k_head, key);
+            fetching v_fetch = prepare_fetching(job.v, *t.v_head, key);
+            strip<Dk> first;
+            const float first_scale = Scaled ? t.scales->k : 1;
+            if (eightfold) {
+                fetch(job, job.k, t.k_place + (key & Keys), dk, w, key, k_fetch, first);
+                if (Scaled) convert_keys(first_scale, first, x);
+                put(first, t.k);
+            } else copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + (key & Keys), dk, w, key, first_scale, x, t.k);
+#pragma unroll 1
+            for (; key < int(w.key_end); key += Keys) {
+                const int slot = key & Keys;
+                float s[Blocks][Keys / 16][8], shrink[Blocks][2];
+                strip<Dk> next;
+                strip<Dv> values;
+                typename Family::template operand<Blocks, Keys> weights;
+                block_barrier(); // K, Q and places are complete; V is used up
+                if (eightfold) fetch(job, job.v, t.v_place + slot, dv, w, key, v_fetch, values);
+                if (Split > 1) place_keys(job, w, t, key + Keys);
+                Family::template multiply_scores<tensor_forward>(t, x, s);
+                if (Split > 1) put_part(t, s);
+                if (OneBuffer || Split > 1) block_barrier(); // K is used up; parts of S are complete
+                if (Split > 1) add_parts(t, s);
+                if (has_more) finish_scores(job, w, t, key, s);
+                if (int(w.last_first) > key || int(w.first_end) < key + Keys) mask_scores(t, key, s);
+                if (Split == 1) place_keys(job, w, t, key + Keys);
+                scaling scale = {has_more ? 1 : score_scale(job, t) * LOG2_E, has_more ? LOG2_E : 1};
+                softmax(scale, s, x, shrink);
+                const float v_scale = Scaled ? t.scales->v : 1;
+                if (eightfold) {
+                    if (Scaled) convert_values(v_scale, values, x);
+                    put(values, t.v);
+                    if (Split > 1) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
+                } else {
+                    // model: rare
+                    copy_halves<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, v_scale, x, t.v);
+                    // model: end
+                }
+                Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
+                block_barrier(); // V and the coming places are complete; K is used up
+                if (eightfold && Split == 1) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
+                Family::template multiply_values<tensor_forward>(t, weights, shrink, x);
+                if (OneBuffer) block_barrier(); // V is used up
+                const float k_scale = Scaled ? t.scales->k : 1;
+                if (eightfold) {
+                    if (Scaled) convert_keys(k_scale, next, x);
+                    put(next, t.k);
+                } else {
+                    // model: rare
+                    copy_halves<Dk, true>(job, job.k, *t.k_head, t.k_place + (Keys - slot), dk, w, key + Keys, k_scale, x, t.k);
+                    // model: end
+                }
+            }
         }
         if (Scaled) check_rows(p, w, x);
         store_rows(p, w, t, x, has_more ? 1 : LN_2);
     }
 
     // A task for all threads, in shared memory: one thread finds it, as the registers are for sums.
-    DEVICE void find_task(const attn_simt_forward &p, int64_t task, const shared &t)
+    // False: there is no such task.
+    DEVICE bool find_task(const attn_simt_forward &p, int64_t task, const shared &t)
     {
         block_of_rows &w = *t.block;
         block_barrier(); // the task before is done with shared memory
@@ -1052,15 +1046,19 @@ struct tensor_forward {
             if (w.found) place_head(p.job, w, t);
         }
         block_barrier(); // it is found
+        return w.task < p.tasks;
     }
 
     DEVICE void forward(const attn_simt_forward &p)
     {
         const shared t = carve();
-        // Counted in registers or in shared memory, as ptxas spills less.
-        for (int64_t task = block_index(); task < p.tasks; task = (Family::Asynchronous ? task : t.block->task) + block_count()) {
-            find_task(p, task, t);
-            if (t.block->found) run_task(p, t);
+        // Counted in registers or in shared memory: where ptxas spills less.
+        if constexpr (Family::Asynchronous) {
+            for (int64_t task = block_index(); task < p.tasks; task += block_count())
+                if (find_task(p, task, t) && t.block->found) run_task(p, t);
+        } else {
+            for (bool first = true; find_task(p, first ? block_index() : t.block->task + block_count(), t); first = false)
+                if (t.block->found) run_task(p, t);
         }
     }
 };
