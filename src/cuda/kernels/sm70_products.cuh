@@ -31,9 +31,9 @@ struct sm70_products {
 
     // Rows are padded, so that eight lanes that read 16 bytes of eight rows meet 32 banks.
     DEVICE constexpr int pitch(int d) { return TENSOR_PITCH_sm70(d); }
-    DEVICE constexpr int head(int dv, int keys, int blocks, int warps, bool all)
+    DEVICE constexpr int head(bool scaled, int dv, int keys, int blocks, int warps, bool all)
     {
-        return TENSOR_HEAD(sm70, Scaled, dv, keys, blocks, warps, all);
+        return TENSOR_HEAD(sm70, scaled, dv, keys, blocks, warps, all);
     }
     template <int D> DEVICE int place(int row, int byte) { return row * pitch(D) + byte; }
 

@@ -37,9 +37,9 @@ template <bool IsBf16> struct sm80_products {
     };
 
     DEVICE constexpr int pitch(int d) { return TENSOR_PITCH_sm80(d); }
-    DEVICE constexpr int head(int dv, int keys, int blocks, int warps, bool all)
+    DEVICE constexpr int head(bool scaled, int dv, int keys, int blocks, int warps, bool all)
     {
-        return TENSOR_HEAD(sm80, false, dv, keys, blocks, warps, all);
+        return TENSOR_HEAD(sm80, scaled, dv, keys, blocks, warps, all);
     }
     template <int D> DEVICE int place(int row, int byte)
     {

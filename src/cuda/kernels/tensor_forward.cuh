@@ -124,7 +124,7 @@ struct tensor_forward {
         float *free = reinterpret_cast<float *>(t.end + Rows) + 2 * Blocks * Threads;
         t.scratch = free + TENSOR_SCRATCH(Keys, Blocks) / 4 * warp();
         t.scales = reinterpret_cast<bf16_scales *>(reinterpret_cast<char *>(free) + (All ? TENSOR_SCRATCH(Keys, Blocks) * Warps : 0));
-        t.q = at + Family::head(Dv, Keys, Blocks, Warps, All);
+        t.q = at + Family::head(Scaled, Dv, Keys, Blocks, Warps, All);
         t.k = t.q + (QInRegisters ? 0 : Rows * KPitch);
         t.v = OneBuffer ? t.k : t.k + Keys * KPitch;
         t.parts = reinterpret_cast<float *>(t.v + Keys * (OneBuffer ? TENSOR_LARGER(KPitch, VPitch) : VPitch)) + 4 * lane();
@@ -855,10 +855,11 @@ struct tensor_forward {
 #pragma unroll 4
         for (int i = lane() / Columns; i < Own; i += Together) {
             const int r = first_row + i;
+            if (r >= w.rows) continue;
             char *row = job.out.data + 2 * (t.offset[r] + column);
 #pragma unroll
             for (int j = 0; j < copying<Dv>::Lines; j++) {
-                if (r >= w.rows || column + 64 * j >= dv) continue;
+                if (column + 64 * j >= dv) continue;
                 uint4 eight = load_vector<uint4>(t.q + Family::template place<Dk>(r, 2 * column + 128 * j));
                 if (any_empty && t.factor[r] == 0) eight = {0, 0, 0, 0}; // whatever V has
                 store_vector(row + 128 * j, eight);
