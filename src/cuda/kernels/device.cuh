@@ -13,6 +13,7 @@
  *   load_if(condition, p)                                 a uint4 of global memory, or zeros without access
  *   mma_m8n8k4_<A>_<B>(d, a, b)                           d += a * b; <A>, <B> are row or col
  *   mma_complete()                                        before a d is read, changed otherwise or leaves its scope
+ *   keep_sum(p)                                           p, a pointer, as it is: no other sum is made of what went into it
  *   tile_of(p)                                            a tile_address, to which bytes may be added: of shared memory
  * From sm_75 on:
  *   load_matrices(r, row) load_matrices_transposed(r, row)   ldmatrix: four 8 x 8 of 16-bit elements, a row's address a lane

@@ -41,6 +41,7 @@ template <bool IsBf16> struct sm80_products {
     {
         return TENSOR_HEAD(sm80, scaled, dv, keys, blocks, warps, all);
     }
+    // Swizzled: 16-byte word w of a row lies at w ^ (row & 7), so that eight rows meet 32 banks and copies write whole lines of 128 bytes.
     template <int D> DEVICE int place(int row, int byte)
     {
         return row * pitch(D) + (byte ^ 16 * (row & 7));

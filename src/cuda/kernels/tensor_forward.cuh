@@ -8,7 +8,7 @@
 // copies are asynchronous. All else is here, so that features cannot drift apart.
 //
 // Tile: 16 Blocks rows a warp (query r / g of head r % g of a group), Warps warps, by steps of Keys keys. K and V lie in shared
-// memory as they are, rows padded by 16 bytes so that eight lanes that read 16 bytes of eight rows meet 32 banks; Q lies
+// memory as they are, where the Family places them so that eight lanes that read 16 bytes of eight rows meet 32 banks; Q lies
 // there too or in registers; S, P, O, m and l stay in registers. While a step is computed the next K, then V, is on its
 // way: through registers, or by asynchronous copies.
 //
