@@ -130,7 +130,7 @@ function(attn_embed_kernels table)
           set(include ${ATTN_NVCC_INCLUDE})
         endif()
         add_custom_command(OUTPUT ${image}
-          COMMAND ${nvcc} -fatbin -std=c++17 -O3 -fmad=false -gencode arch=compute_${architecture},code=sm_${architecture}
+          COMMAND ${nvcc} -fatbin -Xfatbin -compress-all -std=c++17 -O3 -fmad=false -gencode arch=compute_${architecture},code=sm_${architecture}
             -gencode arch=compute_${architecture},code=compute_${architecture}
             ${include} -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src -I ${PROJECT_SOURCE_DIR}/src/common
             -MD -MF ${image}.d -MT ${image} -o ${image} ${source}

@@ -53,6 +53,7 @@ missing()
   have pkg-config || echo pkg-config
   have_library hwloc || echo libhwloc-dev
   [ $tests = no ] || have_library cmocka || echo libcmocka-dev
+  [ $tests = no ] || have_library liblz4 || echo liblz4-dev
   [ $tests = no ] || have python3 || echo python3
   [ $ci = yes ] || return 0
   have git || echo git

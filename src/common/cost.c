@@ -24,6 +24,7 @@ static const struct {
 } families[] = {
     {"simt", 0.46, 0},    /* 30 of 64 TFLOP/s on an H200 */
     {"sm70", 0.30, 1024}, /* 8 tensor cores of 64 multiply-adds; the share is assumed: no V100 has run it */
+    {"sm75", 0.30, 1024}, /* of a T4; consumer GPUs have half; the share is assumed likewise */
     {"sm80", 0.50,
      1024}, /* of sm_86 and later; an A100 has twice, an H100 four times as much, and is the faster side anyway */
 };

@@ -4,7 +4,8 @@
 #include "kernels/tensor_shapes.h"
 #include <stdio.h>
 
-enum { VOLTA_SHARED_BYTES = 98304 }; /* that a block of sm_70 may have */
+/* That a block of sm_70, or all blocks of a multiprocessor, may have; likewise of sm_75. */
+enum { VOLTA_SHARED_BYTES = 98304, TURING_SHARED_BYTES = 65536 };
 
 /* simt: two tiles of float32, places of rows and keys, factors of keys. O lies in registers, so many rows or many columns;
  * a block of few rows is for problems of few rows. */
@@ -48,6 +49,7 @@ enum { VOLTA_SHARED_BYTES = 98304 }; /* that a block of sm_70 may have */
    scaled},
 #define SM70(module, ...) TENSOR(sm70, module, "", ATTN_F16, false, __VA_ARGS__)
 #define SM70_BF16(module, ...) TENSOR(sm70, module##_bf16, "_bf16", ATTN_BF16, true, __VA_ARGS__)
+#define SM75(module, ...) TENSOR(sm75, module, "", ATTN_F16, false, __VA_ARGS__)
 #define SM80(module, ...)                                    \
   TENSOR(sm80, module, "_f16", ATTN_F16, false, __VA_ARGS__) \
   TENSOR(sm80, module, "_bf16", ATTN_BF16, false, __VA_ARGS__)
@@ -56,16 +58,19 @@ enum { VOLTA_SHARED_BYTES = 98304 }; /* that a block of sm_70 may have */
   TENSOR(sm80, module, "_k" #keys "_bf16", ATTN_BF16, false, dk, dv, keys, __VA_ARGS__)
 
 static const attn_forward_kernel kernels[] = {
-    SM70_SHAPES(SM70) SM70_BF16_SHAPES(SM70_BF16) SM80_SHAPES(SM80) SM80_SMALL_SHAPES(SM80_SMALL)
+    SM70_SHAPES(SM70) SM70_BF16_SHAPES(SM70_BF16) SM75_SHAPES(SM75) SM80_SHAPES(SM80) SM80_SMALL_SHAPES(SM80_SMALL)
         SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16) SIMT("64", 64, 128, 0) SIMT("128", 128, 128, 0) SIMT("256", 256, 64, 0)
             SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
-#define FITS_VOLTA(module, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                     \
-  _Static_assert(TENSOR_SHARED(sm70, 1, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1) * blocks_per_sm <= \
-                     VOLTA_SHARED_BYTES,                                                                               \
-                 "shared memory of sm_70");
+#define FITS(family, bytes, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                  \
+  _Static_assert(                                                                                                    \
+      TENSOR_SHARED(family, 1, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1) * blocks_per_sm <= bytes, \
+      "shared memory of " #family);
+#define FITS_VOLTA(module, ...) FITS(sm70, VOLTA_SHARED_BYTES, __VA_ARGS__)
+#define FITS_TURING(module, ...) FITS(sm75, TURING_SHARED_BYTES, __VA_ARGS__)
 SM70_SHAPES(FITS_VOLTA)
+SM75_SHAPES(FITS_TURING)
 _Static_assert(SIMT_SHARED(128) <= VOLTA_SHARED_BYTES, "shared memory of sm_70");
 
 bool attn_cuda_is_forward(const char *word)
@@ -95,6 +100,7 @@ typedef struct family {
 } family;
 static const family families[] = {
     {"sm70", 70, 75, "the tensor cores of sm_70"},
+    {"sm75", 75, 80, "the tensor cores of sm_75, by mma.m16n8k8"},
     {"sm80", 80, INT32_MAX, "tensor cores by mma.m16n8k16"},
     {"simt", 0, INT32_MAX, "float32 multiply-adds, which serve everything"},
 };

@@ -113,8 +113,9 @@ static const struct {
 
 /* ---- the rows ------------------------------------------------------------------------------------------------------ */
 
-static char *memory;       /* of device 1 */
-static const char *native; /* the family of tensor cores that is made for what the device poses as */
+static char *memory; /* of device 1 */
+/* The families of tensor cores that is made for what the device poses as, and that is forced: an sm_75 has not the memory for sm70. */
+static const char *native, *forced;
 static attn_context *of_gpu;
 
 static struct row row_of(int feature, int size, int type)
@@ -139,13 +140,14 @@ static int exists(const struct row *r, int type)
     return block == 1 || (r->d % block == 0 && r->dv % block == 0 && !r->odd_stride && !r->unaligned);
 }
 
-/* Where warps share rows, there is a kernel of sm70 for f16 alone. */
+/* Where warps share rows, there is a kernel of sm70 for f16 alone; sm75 has no bf16. */
 static void expected_kernel(int feature, int size, int type, const char *family, char *label, size_t bytes)
 {
     const char *kernel = sizes[size].kernel, *suffix = types[type].suffix, *all = features[feature].all ? "_all" : "";
-    const int newer = !strcmp(family, "sm80");
+    const int volta = !strcmp(family, "sm70"), turing = !strcmp(family, "sm75"), newer = !strcmp(family, "sm80");
     const char *shape = strstr(kernel, "_d");
-    if (!strcmp(family, "simt") || !suffix || !shape || ((newer || *suffix) && !strcmp(shape, "_d576_512")))
+    if (!strcmp(family, "simt") || !suffix || !shape || ((!volta || *suffix) && !strcmp(shape, "_d576_512")) ||
+        (turing && *suffix))
         snprintf(label, bytes, "forward_simt");
     else snprintf(label, bytes, "forward_%s%s%s%s", family, shape, newer && !*suffix ? "_f16" : suffix, all);
 }
@@ -196,23 +198,27 @@ static void rows_are_served_by_their_memory(void **state)
     attn_destroy(ctx);
 }
 
-/* isa=sm70 takes those tensor cores on any GPU that has the code, and simt for what they do not serve. */
+/* isa=sm70 takes those tensor cores on any GPU that has the code and the memory, and simt for what they do not serve. */
 static void family_is_forced(void **state)
 {
     (void)state;
-    attn_context *ctx = calls_context(ATTN_BACKEND_CUDA, 0, "isa=sm70");
-    expect_table(ctx, "sm70");
+    char text[64];
+    snprintf(text, sizeof text, "isa=%s", forced);
+    attn_context *ctx = calls_context(ATTN_BACKEND_CUDA, 0, text);
+    expect_table(ctx, forced);
     attn_destroy(ctx);
     ctx = calls_context(ATTN_BACKEND_CUDA, 0, "isa=simt");
     expect_table(ctx, "simt");
     attn_destroy(ctx);
 }
 
-/* kernel=forward_sm70 takes them too, and refuses the rest, saying why. */
+/* kernel=forward_<family> takes them too, and refuses the rest, saying why. */
 static void kernel_is_forced(void **state)
 {
     (void)state;
-    attn_context *ctx = calls_context(ATTN_BACKEND_CUDA, 0, "kernel=forward_sm70");
+    char text[64];
+    snprintf(text, sizeof text, "kernel=forward_%s", forced);
+    attn_context *ctx = calls_context(ATTN_BACKEND_CUDA, 0, text);
     for (int f = 0; f < COUNT(features); f++)
         for (int s = 0; s < COUNT(sizes); s++)
             for (int t = 0; t < COUNT(types); t++) {
@@ -220,14 +226,15 @@ static void kernel_is_forced(void **state)
                 attn_plan plan = ATTN_PLAN_INIT;
                 char label[64];
                 if (!exists(&r, t)) continue;
-                expected_kernel(f, s, t, "sm70", label, sizeof label);
+                expected_kernel(f, s, t, forced, label, sizeof label);
                 const attn_status status = attn_query(ctx, ATTN_OP_FORWARD, &r.p, NULL, NULL, &plan);
                 if (strcmp(label, "forward_simt")) {
                     calls_succeed(status);
                     assert_string_equal(plan.kernel, label);
-                } else
-                    calls_expect(status, ATTN_UNSUPPORTED,
-                                 types[t].suffix ? "its head sizes" : "it takes q, k and v in f16");
+                } else {
+                    const int takes = types[t].suffix && (!*types[t].suffix || !strcmp(forced, "sm70"));
+                    calls_expect(status, ATTN_UNSUPPORTED, takes ? "its head sizes" : "it takes q, k and v in f16");
+                }
             }
     attn_destroy(ctx);
 }
@@ -236,12 +243,15 @@ static void kernel_is_forced(void **state)
 static void label_is_forced(void **state)
 {
     (void)state;
-    attn_context *ctx = calls_context(ATTN_BACKEND_CUDA, 0, "kernel=forward_sm70_d128_128");
+    char text[64], label[48];
+    snprintf(label, sizeof label, "forward_%s_d128_128", forced);
+    snprintf(text, sizeof text, "kernel=%s", label);
+    attn_context *ctx = calls_context(ATTN_BACKEND_CUDA, 0, text);
     const struct row r = row_of(0, 0, 0);
     attn_plan plan = ATTN_PLAN_INIT;
     calls_succeed(attn_query(ctx, ATTN_OP_FORWARD, &r.p, NULL, NULL, &plan));
-    assert_string_equal(plan.kernel, "forward_sm70_d128_128");
-    assert_string_equal(plan.isa, "sm70");
+    assert_string_equal(plan.kernel, label);
+    assert_string_equal(plan.isa, forced);
     assert_non_null(strstr(plan.reason, "forced"));
     attn_destroy(ctx);
 }
@@ -261,7 +271,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "device 1 is %s, expected %s\n", info.arch, arch);
         return 1;
     }
-    native = strcmp(arch, "sm_70") ? "sm80" : "sm70";
+    forced = !strcmp(arch, "sm_75") ? "sm75" : "sm70";
+    native = !strcmp(arch, "sm_70") ? "sm70" : !strcmp(arch, "sm_75") ? "sm75" : "sm80";
     of_gpu = calls_context(ATTN_BACKEND_CUDA, 0, NULL);
     if (attn_malloc(of_gpu, 1, 9 * (size_t)AREA, &data) != ATTN_OK) return 1;
     memory = data;

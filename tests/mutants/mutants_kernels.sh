@@ -50,14 +50,14 @@ link()
     all+=("$object")
   done
   "$cxx" -shared -Wl,--version-script="$here/../emulator/exports.map" -o "$1/libcuda_emulator.so" "${all[@]}" \
-    -ldl -lpthread
+    -llz4 -ldl -lpthread
 }
 
 # run_check LIBRARY DEVICE FILTER TEXT: exit status of the suite; its output in TEXT
 run_check()
 {
   local status=0 capability=7.0
-  if [ "$2" = sm80 ]; then capability=9.0; fi # some of its kernels need more shared memory
+  case $2 in sm75) capability=7.5 ;; sm80) capability=9.0 ;; esac # what they are for, and the shared memory
   {
     ATTN_CUDA_DRIVER=$1 EMULATOR_CAPABILITY=$capability OMP_WAIT_POLICY=passive timeout "$seconds" "$build/attn" check --quick --fail-fast \
       --device "cuda/$2" --filter "$3" >"$4" 2>&1

@@ -20,6 +20,7 @@ static const struct level {
     {ATTN_BACKEND_CPU, "amx", "isa=amx", "amx", 0, 0},
     {ATTN_BACKEND_CUDA, "simt", "kernel=forward_simt", "simt", 0, 0},
     {ATTN_BACKEND_CUDA, "sm70", "isa=sm70", "sm70", 0, 0},
+    {ATTN_BACKEND_CUDA, "sm75", "isa=sm75", "sm75", 0, 75},
     {ATTN_BACKEND_CUDA, "sm80", "isa=sm80", "sm80", 0, 80},
     {ATTN_BACKEND_CUDA, "staged", "kernel=forward_simt", "simt", 1, 0},
     {ATTN_BACKEND_CUDA, "mixed", "kernel=forward_simt", "simt", -1, 0},
@@ -80,6 +81,7 @@ static const char *family_of(const struct suite_target *target, const attn_probl
     int32_t type = p->q.dtype;
     int one = (type == ATTN_F16 || type == ATTN_BF16) && p->k.dtype == type && p->v.dtype == type;
     int largest = !strcmp(target->isa, "sm70") && type == ATTN_F16;
+    if (type == ATTN_BF16 && !strcmp(target->isa, "sm75")) return "simt"; /* these tensor cores have no bf16 */
     return one && p->q.shape[3] <= (largest ? 576 : 320) && p->v.shape[3] <= (largest ? 512 : 256) ? target->isa
                                                                                                    : "simt";
 }

@@ -17,7 +17,7 @@ struct sm70_products {
     static constexpr int RowLanes = 10, RowLane = 2; // all bits, and one of them
     struct places {};
 
-    DEVICE constexpr bool sums_in_registers(int dv) { return dv <= 64; } // where O leaves room
+    DEVICE constexpr bool sums_in_registers(int dv) { return TENSOR_SUMS_sm70(dv) == 0; } // where O leaves room
     DEVICE int operand_row() { return (lane_index() & 7) + 8 * (lane_index() >> 4); }
     DEVICE int operand_key() { return 8 * (lane_index() >> 3 & 1) + (lane_index() & 3) + 4 * (lane_index() >> 4); }
     DEVICE int sum_row(int i) { return ((lane_index() & 5) | (lane_index() >> 1 & 8)) + (i & 2); } // written otherwise, it spills
@@ -160,11 +160,8 @@ struct sm70_bf16_products : sm70_products {
     static constexpr bool Scaled = true;
 };
 
-#define SM70_BODIES(name, family, ...)                                                                                \
-    TENSOR_BODY(name, family, __VA_ARGS__, false)                                                                    \
-    TENSOR_BODY(name##_all, family, __VA_ARGS__, true)
-#define SM70_KERNELS(module, dk, dv, ...) SM70_BODIES(sm70_forward_##dk##_##dv, sm70_products, dk, dv, __VA_ARGS__)
+#define SM70_KERNELS(module, dk, dv, ...) TENSOR_BODIES(sm70_forward_##dk##_##dv, sm70_products, dk, dv, __VA_ARGS__)
 #define SM70_BF16_KERNELS(module, dk, dv, ...)                                                                        \
-    SM70_BODIES(sm70_forward_##dk##_##dv##_bf16, sm70_bf16_products, dk, dv, __VA_ARGS__)
+    TENSOR_BODIES(sm70_forward_##dk##_##dv##_bf16, sm70_bf16_products, dk, dv, __VA_ARGS__)
 
 #endif

@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sm80_products.cuh"
+#include "m16n8_products.cuh"
 
 SM80_SHAPES_256(SM80_KERNELS)

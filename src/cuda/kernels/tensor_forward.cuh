@@ -4,7 +4,7 @@
 //   S = Q K'  ->  scale, softcap, bias, ALiBi, mask  ->  m' = max(m, rowmax S)
 //   P = 2^(S - m'), l = l 2^(m - m') + rowsum P, O = O 2^(m - m') + (keep f16(P)) V
 //
-// What a generation is, is its Family (sm70_products.cuh, sm80_products.cuh): which lane has which element, the products, and whether
+// What a generation is, is its Family (sm70_products.cuh, m16n8_products.cuh): which lane has which element, the products, and whether
 // copies are asynchronous. All else is here, so that features cannot drift apart.
 //
 // Tile: 16 Blocks rows a warp (query r / g of head r % g of a group), Warps warps, by steps of Keys keys. K and V lie in shared
@@ -121,7 +121,7 @@ struct tensor_forward {
         t.first = reinterpret_cast<int *>(t.k_head + 2);
         t.end = t.first + Rows;
         t.rounded = reinterpret_cast<float *>(t.end + Rows) + thread_index();
-        float *free = reinterpret_cast<float *>(t.end + Rows) + 2 * Blocks * Threads;
+        float *free = reinterpret_cast<float *>(t.end + Rows) + (SumsInRegisters ? 0 : 2 * Blocks * Threads);
         t.scratch = free + TENSOR_SCRATCH(Keys, Blocks) / 4 * warp();
         t.scales = reinterpret_cast<bf16_scales *>(reinterpret_cast<char *>(free) + (All ? TENSOR_SCRATCH(Keys, Blocks) * Warps : 0));
         t.q = at + Family::head(Scaled, Dv, Keys, Blocks, Warps, All);
@@ -968,6 +968,7 @@ struct tensor_forward {
         clear(t, x);
         if constexpr (Family::Asynchronous) add_copied_steps(p, t, eightfold, has_more, int(w.key) / Keys * Keys, x);
         else {
+            x.at = Family::template places_of<tensor_forward>(t);
             place_rows(job, w, t);
             if (!Scaled) load_queries(job, w, t, x);
             int key = int(w.key) / Keys * Keys;
@@ -993,11 +994,12 @@ struct tensor_forward {
                 float s[Blocks][Keys / 16][8], shrink[Blocks][2];
                 strip<Dk> next;
                 strip<Dv> values;
-                typename Family::template operand<Blocks, Keys> weights;
+                [[maybe_unused]] typename Family::template operand<Blocks, Keys> weights;
                 block_barrier(); // K, Q and places are complete; V is used up
                 if (eightfold) fetch(job, job.v, t.v_place + slot, dv, w, key, v_fetch, values);
                 if (Split > 1) place_keys(job, w, t, key + Keys);
-                Family::template multiply_scores<tensor_forward>(t, x, s);
+                if constexpr (Family::SumsOfWholeRows) Family::template multiply_scores<tensor_forward>(t, x, s, [] {});
+                else Family::template multiply_scores<tensor_forward>(t, x, s);
                 if (Split > 1) put_part(t, s);
                 if (OneBuffer || Split > 1) block_barrier(); // K is used up; parts of S are complete
                 if (Split > 1) add_parts(t, s);
@@ -1005,7 +1007,8 @@ struct tensor_forward {
                 if (int(w.last_first) > key || int(w.first_end) < key + Keys) mask_scores(t, key, s);
                 if (Split == 1) place_keys(job, w, t, key + Keys);
                 scaling scale = {has_more ? 1 : score_scale(job, t) * LOG2_E, has_more ? LOG2_E : 1};
-                softmax(scale, s, x, shrink);
+                if constexpr (Family::SumsOfWholeRows) raise_maxima_at_times(scale, s, x);
+                else softmax(scale, s, x, shrink);
                 const float v_scale = Scaled ? t.scales->v : 1;
                 if (eightfold) {
                     if (Scaled) convert_values(v_scale, values, x);
@@ -1016,10 +1019,13 @@ struct tensor_forward {
                     copy_halves<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, v_scale, x, t.v);
                     // model: end
                 }
-                Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
+                if constexpr (!Family::SumsOfWholeRows)
+                    Family::template make_operand<tensor_forward>(s, job.has_dropout, shrink, t, x, weights);
                 block_barrier(); // V and the coming places are complete; K is used up
                 if (eightfold && Split == 1) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
-                Family::template multiply_values<tensor_forward>(t, weights, shrink, x);
+                if constexpr (Family::SumsOfWholeRows)
+                    Family::template add_values<tensor_forward>(t, scale, s, job.has_dropout, x, [] {});
+                else Family::template multiply_values<tensor_forward>(t, weights, shrink, x);
                 if (OneBuffer) block_barrier(); // V is used up
                 const float k_scale = Scaled ? t.scales->k : 1;
                 if (eightfold) {
@@ -1065,6 +1071,9 @@ struct tensor_forward {
 };
 
 // Each shape with both bodies.
+#define TENSOR_BODIES(name, family, ...)                                                                              \
+    TENSOR_BODY(name, family, __VA_ARGS__, false)                                                                    \
+    TENSOR_BODY(name##_all, family, __VA_ARGS__, true)
 #define TENSOR_BODY(name, family, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm, all)        \
     KERNEL(name, 32 * warps, blocks_per_sm, attn_simt_forward, p)                                                    \
     {                                                                                                                \

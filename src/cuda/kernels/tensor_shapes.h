@@ -23,6 +23,17 @@
 #define SM70_BF16_SHAPES(X) SM70_SHAPES_64(X) SM70_SHAPES_128(X) SM70_SHAPES_256(X)
 #define SM70_SHAPES(X) SM70_BF16_SHAPES(X) SM70_SHAPES_512(X)
 
+/* f16 alone; 64 KB of shared memory an SM. */
+#define SM75_SHAPES(X)                         \
+  X(sm75_forward, 32, 32, 64, 2, 4, 0, 0, 2)   \
+  X(sm75_forward, 64, 64, 64, 2, 4, 0, 1, 2)   \
+  X(sm75_forward, 96, 96, 64, 1, 8, 0, 0, 1)   \
+  X(sm75_forward, 128, 128, 64, 1, 8, 0, 1, 1) \
+  X(sm75_forward, 192, 128, 32, 1, 6, 0, 1, 1) \
+  X(sm75_forward, 192, 192, 32, 1, 6, 0, 1, 1) \
+  X(sm75_forward, 256, 256, 32, 1, 4, 0, 1, 1) \
+  X(sm75_forward, 320, 256, 32, 1, 2, 0, 1, 1)
+
 #define SM80_SHAPES_64(X)                        \
   X(sm80_forward_64, 32, 32, 128, 2, 4, 0, 0, 2) \
   X(sm80_forward_64, 64, 64, 128, 2, 4, 0, 0, 2)
@@ -45,10 +56,16 @@
 
 /* Bytes from row to row in shared memory, and what tiles there begin at multiples of. */
 #define TENSOR_PITCH_sm70(d) (2 * (d) + 16)
+#define TENSOR_PITCH_sm75(d) TENSOR_PITCH_sm70(d)
 #define TENSOR_PITCH_sm80(d) (((d) + 63) / 64 * 128)
 #define TENSOR_PLACES_sm70 0 /* bytes a row: where results go */
+#define TENSOR_PLACES_sm75 0
 #define TENSOR_PLACES_sm80 20
+#define TENSOR_SUMS_sm70(dv) ((dv) > 64 ? 256 : 0) /* bytes a warp and block: sums of P as rounded */
+#define TENSOR_SUMS_sm75(dv) 0
+#define TENSOR_SUMS_sm80(dv) 0
 #define TENSOR_ALIGNMENT_sm70 16
+#define TENSOR_ALIGNMENT_sm75 16
 #define TENSOR_ALIGNMENT_sm80 128
 #define TENSOR_OUTPUT_PITCH 36 /* floats */
 /* Bytes a warp, of the body with everything. */
@@ -68,8 +85,8 @@
 /* What comes before them. */
 #define TENSOR_HEAD(family, scaled, dv, keys, blocks, warps, all)                                                     \
   TENSOR_MULTIPLE(SIMT_BLOCK_BYTES + (keys)*32 + 16 + TENSOR_ROWS(dv, blocks, warps) * (8 + TENSOR_PLACES_##family) + \
-                      256 * (blocks) * (warps) + ((all) ? TENSOR_SCRATCH(keys, blocks) * (warps) : 0) +               \
-                      ((scaled) ? TENSOR_BF16_BYTES : 0),                                                             \
+                      TENSOR_SUMS_##family(dv) * (blocks) * (warps) +                                                 \
+                      ((all) ? TENSOR_SCRATCH(keys, blocks) * (warps) : 0) + ((scaled) ? TENSOR_BF16_BYTES : 0),      \
                   TENSOR_ALIGNMENT_##family)
 #define TENSOR_MULTIPLE(bytes, of) (((bytes) + (of)-1) / (of) * (of))
 #define TENSOR_SHARED(family, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all)             \

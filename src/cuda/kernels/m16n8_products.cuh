@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of sm_80 and later, mma.sync.m16n8k16, as a Family of tensor_forward.cuh.
+// The products of sm_80 and later, mma.sync.m16n8k16, and of sm_75, m16n8k8, as Families of tensor_forward.cuh. Two of the latter are one of
+// the former, lane for lane; but sm_75 has no bf16, its copies go through registers, and a block has 64 KB there.
 //
 // Lanes. With g = lane / 4 and q = lane % 4: A has rows g and g + 8, k = 2 q, 2 q + 1 and 8 more; B of S has key g (ldmatrix on K
 // as it lies), B of O column g (ldmatrix.trans on V); element i of a sum is row g + 4 (i & 2), column 2 q + (i & 1) + 2 (i & 4). So
@@ -8,13 +9,13 @@
 // O is a sum over all steps in the tensor cores, which truncate when they add; sums of P as rounded come from them too, so that what divides
 // O has lost what O has, and a constant V comes back exactly. They are products with ones: one more column block of O, 1 / (Dv / 8) of its
 // work, where unpacking and adding would take two instructions an element beside an exponential.
-#ifndef ATTN_CUDA_SM80_PRODUCTS_CUH
-#define ATTN_CUDA_SM80_PRODUCTS_CUH
+#ifndef ATTN_CUDA_M16N8_PRODUCTS_CUH
+#define ATTN_CUDA_M16N8_PRODUCTS_CUH
 
 #include "tensor_forward.cuh"
 
-template <bool IsBf16> struct sm80_products {
-    static constexpr bool Asynchronous = true, SumsOfWholeRows = true, Scaled = false;
+template <bool IsBf16, bool IsOfTuring> struct m16n8_products {
+    static constexpr bool Asynchronous = !IsOfTuring, SumsOfWholeRows = true, Scaled = false;
     static constexpr int OutKind = IsBf16 ? ROWS_BF16 : ROWS_F16;
     static constexpr int RowLanes = 3, RowLane = 1; // all bits, and one of them
 
@@ -27,7 +28,8 @@ template <bool IsBf16> struct sm80_products {
 
     DEVICE void multiply(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
     {
-        if (IsBf16) mma_m16n8k16_bf16(d, a, b0, b1);
+        if constexpr (IsOfTuring) mma_m16n8k8_f16(d, a[0], a[1], b0), mma_m16n8k8_f16(d, a[2], a[3], b1);
+        else if constexpr (IsBf16) mma_m16n8k16_bf16(d, a, b0, b1);
         else mma_m16n8k16_f16(d, a, b0, b1);
     }
 
@@ -36,15 +38,16 @@ template <bool IsBf16> struct sm80_products {
         tile_address q, k, v;
     };
 
-    DEVICE constexpr int pitch(int d) { return TENSOR_PITCH_sm80(d); }
+    DEVICE constexpr int pitch(int d) { return IsOfTuring ? TENSOR_PITCH_sm75(d) : TENSOR_PITCH_sm80(d); }
     DEVICE constexpr int head(bool scaled, int dv, int keys, int blocks, int warps, bool all)
     {
-        return TENSOR_HEAD(sm80, scaled, dv, keys, blocks, warps, all);
+        return IsOfTuring ? TENSOR_HEAD(sm75, scaled, dv, keys, blocks, warps, all)
+                          : TENSOR_HEAD(sm80, scaled, dv, keys, blocks, warps, all);
     }
-    // Swizzled: 16-byte word w of a row lies at w ^ (row & 7), so that eight rows meet 32 banks and copies write whole lines of 128 bytes.
+    // Rows of sm_75 are padded, as those of sm_70. Else swizzled: 16-byte word w of a row lies at w ^ (row & 7), so that eight rows meet 32 banks and copies write whole lines of 128 bytes.
     template <int D> DEVICE int place(int row, int byte)
     {
-        return row * pitch(D) + (byte ^ 16 * (row & 7));
+        return row * pitch(D) + (IsOfTuring ? byte : byte ^ 16 * (row & 7));
     }
 
     template <class T> DEVICE places places_of(const typename T::shared &t)
@@ -56,9 +59,15 @@ template <bool IsBf16> struct sm80_products {
     }
 
     // The place n rows below one of the first eight rows; n has no bit that the row has.
-    template <int D> DEVICE tile_address below(tile_address row, int n) { return (row ^ uint32_t(16 * (n & 7))) + n * pitch(D); }
+    template <int D> DEVICE tile_address below(tile_address row, int n)
+    {
+        return (IsOfTuring ? row : row ^ uint32_t(16 * (n & 7))) + n * pitch(D);
+    }
     // The same of columns 16 d and on.
-    DEVICE tile_address beside(tile_address row, int d) { return (row ^ uint32_t(32 * (d & 3))) + 128 * (d / 4); }
+    DEVICE tile_address beside(tile_address row, int d)
+    {
+        return IsOfTuring ? row + 32 * d : (row ^ uint32_t(32 * (d & 3))) + 128 * (d / 4);
+    }
 
     // behind_first(): done behind the first products.
     template <class T, class Work>
@@ -111,7 +120,7 @@ template <bool IsBf16> struct sm80_products {
         }
     }
 
-    template <int Blocks> struct operand {
+    template <int Blocks, int Keys = 16> struct operand {
         uint32_t word[Blocks][4];
     };
 
@@ -158,15 +167,15 @@ template <bool IsBf16> struct sm80_products {
     }
 };
 
-// Each shape with both bodies, of f16 and of bf16.
+using sm75_products = m16n8_products<false, true>;
+template <bool IsBf16> using sm80_products = m16n8_products<IsBf16, false>;
+
+#define SM75_KERNELS(module, dk, dv, ...) TENSOR_BODIES(sm75_forward_##dk##_##dv, sm75_products, dk, dv, __VA_ARGS__)
 #define SM80_KERNELS(module, dk, dv, ...)                                                                            \
-    SM80_BODIES(sm80_forward_##dk##_##dv##_f16, sm80_products<false>, dk, dv, __VA_ARGS__)                           \
-    SM80_BODIES(sm80_forward_##dk##_##dv##_bf16, sm80_products<true>, dk, dv, __VA_ARGS__)
+    TENSOR_BODIES(sm80_forward_##dk##_##dv##_f16, sm80_products<false>, dk, dv, __VA_ARGS__)                         \
+    TENSOR_BODIES(sm80_forward_##dk##_##dv##_bf16, sm80_products<true>, dk, dv, __VA_ARGS__)
 #define SM80_SMALL_KERNELS(module, dk, dv, keys, ...)                                                                \
-    SM80_BODIES(sm80_forward_##dk##_##dv##_k##keys##_f16, sm80_products<false>, dk, dv, keys, __VA_ARGS__)           \
-    SM80_BODIES(sm80_forward_##dk##_##dv##_k##keys##_bf16, sm80_products<true>, dk, dv, keys, __VA_ARGS__)
-#define SM80_BODIES(name, family, ...)                                                                               \
-    TENSOR_BODY(name, family, __VA_ARGS__, false)                                                                    \
-    TENSOR_BODY(name##_all, family, __VA_ARGS__, true)
+    TENSOR_BODIES(sm80_forward_##dk##_##dv##_k##keys##_f16, sm80_products<false>, dk, dv, keys, __VA_ARGS__)         \
+    TENSOR_BODIES(sm80_forward_##dk##_##dv##_k##keys##_bf16, sm80_products<true>, dk, dv, keys, __VA_ARGS__)
 
 #endif
