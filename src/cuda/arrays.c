@@ -90,6 +90,11 @@ static int64_t rows_in_use(const attn_span *span, int64_t batch)
 /* Rows that belong to no sequence are not written, so what is there goes the whole way. */
 static int output_access(const attn_span *span) { return span->offsets ? READS | WRITES : WRITES; }
 
+static int gradient_access(const attn_job *job, const attn_span *span)
+{
+    return output_access(span) | (job->accumulate ? READS : 0);
+}
+
 int attn_cuda_job_arrays(attn_job *job, attn_cuda_operand list[ATTN_CUDA_JOB_ARRAYS])
 {
     static const char *const q_len[] = {"q_len.used", "q_len.offsets", "q_len.start"};
@@ -103,6 +108,9 @@ int attn_cuda_job_arrays(attn_job *job, attn_cuda_operand list[ATTN_CUDA_JOB_ARR
     const shape v = {{k_batch, job->heads_kv, k_rows, job->head_dim_v}};
     const shape out = {{q_batch, job->heads_q, q_rows, job->head_dim_v}};
     const shape lse = {{q_batch, job->heads_q, q_rows, 1}};
+    const shape dk = {{k_batch, job->heads_kv, job->kv_span.room, job->head_dim}};
+    const shape dv = {{k_batch, job->heads_kv, job->kv_span.room, job->head_dim_v}};
+    const int forward_result = job->dout.data ? READS : output_access(&job->q_span);
     attn_cuda_operand *next = list;
     *next++ = rows("q", &job->q, q, READS);
     *next++ = rows("k", &job->k, k, READS);
@@ -111,8 +119,8 @@ int attn_cuda_job_arrays(attn_job *job, attn_cuda_operand list[ATTN_CUDA_JOB_ARR
     next++;
     *next++ = scales("k.scale", &job->k, k, READS);
     *next++ = scales("v.scale", &job->v, v, READS);
-    *next++ = rows("out", &job->out, out, output_access(&job->q_span));
-    *next++ = rows("lse", &job->lse, lse, output_access(&job->q_span));
+    *next++ = rows("out", &job->out, out, forward_result);
+    *next++ = rows("lse", &job->lse, lse, forward_result);
     *next++ = elements("bias", &job->bias, job->bias_shape);
     next = lengths(next, q_len, &job->q_span, job->batch);
     next = lengths(next, kv_len, &job->kv_span, job->batch);
@@ -120,6 +128,15 @@ int attn_cuda_job_arrays(attn_job *job, attn_cuda_operand list[ATTN_CUDA_JOB_ARR
     *next++ = table("alibi", &job->alibi, job->batch, job->heads_q, &job->alibi_batch_stride, sizeof(float));
     *next++ = array("sink", &job->sink, job->heads_q, sizeof(float));
     *next++ = array("seed_offset", &job->seed_offset, 2, sizeof(uint64_t));
+    *next++ = rows("dout", &job->dout, out, READS);
+    *next++ = rows("dlse", &job->dlse, lse, READS);
+    *next++ = rows("dq", &job->dq, q, gradient_access(job, &job->q_span));
+    *next++ = rows("dk", &job->dk, dk, gradient_access(job, &job->kv_span));
+    *next++ = rows("dv", &job->dv, dv, gradient_access(job, &job->kv_span));
+    *next = elements("dbias", &job->dbias, job->bias_shape);
+    next++->access = WRITES | (job->accumulate ? READS : 0);
+    *next = array("dsink", &job->dsink, job->heads_q, sizeof(float));
+    next++->access = WRITES | (job->accumulate ? READS : 0);
     return (int)(next - list);
 }
 

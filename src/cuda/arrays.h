@@ -7,7 +7,7 @@
 #include "kernels/params.h"
 #include "staging.h"
 
-enum { ATTN_CUDA_JOB_ARRAYS = 18, ATTN_CUDA_APPEND_ARRAYS = 18, ATTN_CUDA_MASK_ARRAYS = 2 };
+enum { ATTN_CUDA_JOB_ARRAYS = 25, ATTN_CUDA_APPEND_ARRAYS = 18, ATTN_CUDA_MASK_ARRAYS = 2 };
 
 /* Each fills `list` and returns how many they are. */
 int attn_cuda_job_arrays(attn_job *job, attn_cuda_operand list[ATTN_CUDA_JOB_ARRAYS]);

@@ -6,10 +6,13 @@
 #include "arrays.h"
 #include "forward_kernels.h"
 
-bool attn_cuda_has_kernel(const char *kernel);
+bool attn_cuda_is_backward(const char *word); /* as attn_cuda_is_forward */
 attn_status attn_cuda_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan);
 attn_status attn_cuda_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
                               const attn_exec *exec);
+attn_status attn_cuda_plan_backward(const attn_context *ctx, const attn_job *job, attn_plan *plan);
+attn_status attn_cuda_backward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
+                               const attn_exec *exec);
 attn_status attn_cuda_append(const attn_context *ctx, const attn_append_job *job, const attn_plan *plan,
                              const attn_exec *exec);
 attn_status attn_cuda_merge(const attn_context *ctx, const attn_merge_job *job, const attn_plan *plan,

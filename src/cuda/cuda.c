@@ -90,20 +90,19 @@ attn_status attn_cuda_open(const attn_context *ctx, int32_t ordinal, attn_cuda_d
 
 static attn_status plan_cuda(const attn_context *ctx, attn_op op, const attn_job *job, attn_plan *plan)
 {
-    if (op == ATTN_OP_BACKWARD)
-        return attn_fail(ATTN_UNSUPPORTED,
-                         "backward: the cuda backend has no kernels for it yet; the reference backend "
-                         "computes it");
-    return attn_cuda_plan_forward(ctx, job, plan);
+    return op == ATTN_OP_BACKWARD ? attn_cuda_plan_backward(ctx, job, plan) : attn_cuda_plan_forward(ctx, job, plan);
 }
+
+static bool has_kernel(const char *kernel) { return attn_cuda_is_forward(kernel) || attn_cuda_is_backward(kernel); }
 
 /* Operations without a function here are UNSUPPORTED. */
 const attn_backend_table attn_cuda_backend = {
     .id = ATTN_BACKEND_CUDA,
     .name = "cuda",
-    .has_kernel = attn_cuda_has_kernel,
+    .has_kernel = has_kernel,
     .plan = plan_cuda,
     .forward = attn_cuda_forward,
+    .backward = attn_cuda_backward,
     .append = attn_cuda_append,
     .merge = attn_cuda_merge,
     .dropout_mask = attn_cuda_dropout_mask,

@@ -52,8 +52,6 @@ double attn_cuda_forward_blocks(const attn_job *job, const attn_forward_kernel *
     return task_count(&p);
 }
 
-bool attn_cuda_has_kernel(const char *kernel) { return attn_cuda_is_forward(kernel); }
-
 attn_status attn_cuda_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan)
 {
     const attn_forward_kernel *kernel;

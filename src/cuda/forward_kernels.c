@@ -186,9 +186,12 @@ static attn_status none_serves(const attn_job *job, const char *forced)
                      why ? why : "its head sizes, or what it asks for");
 }
 
-attn_status attn_cuda_choose_forward(const attn_cuda_device *d, const attn_job *job, const attn_force *force,
+attn_status attn_cuda_choose_forward(const attn_cuda_device *d, const attn_job *job, const attn_force *given,
                                      const attn_forward_kernel **kernel, char *reason, size_t reason_bytes)
 {
+    attn_force own = *given; /* a forced kernel of the backward says nothing about the forward */
+    if (own.kernel[0] && !attn_cuda_is_forward(own.kernel)) own.kernel[0] = 0;
+    const attn_force *force = &own;
     const attn_forward_kernel *without_code = NULL, *found = NULL;
     for (int n = 0; n < KERNELS && !(found && !is_tensor(&kernels[n])); n++) {
         const attn_forward_kernel *k = &kernels[n];

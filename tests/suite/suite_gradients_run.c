@@ -233,6 +233,7 @@ static int each_gradient(struct suite_check *check, struct gradient_built *w, co
 
 /* ---- the call ---------------------------------------------------------------------------------------------------- */
 
+/* What is not asked for goes to the device too: what is there afterwards is looked at. */
 static attn_grads place_grads(struct gradient_built *w, const struct gradient_call *call,
                               const struct suite_target *target)
 {
@@ -241,9 +242,14 @@ static attn_grads place_grads(struct gradient_built *w, const struct gradient_ca
     attn_tensor *const to[DBIAS + 1] = {&g.dq, &g.dk, &g.dv, &g.dbias};
     g.dout = suite_view_tensor(t, &w->dout, target);
     g.dlse = suite_view_tensor(t, &w->dlse, target);
-    for (int n = DQ; n <= DBIAS; n++)
-        if (!(call->absent & 1u << n)) *to[n] = suite_view_tensor(t, &w->view[n], target);
-    if (w->dsink >= 0 && !(call->absent & 1u << DSINK)) g.dsink = suite_buffer_place(&t->buffer[w->dsink], target);
+    for (int n = DQ; n <= DBIAS; n++) {
+        const attn_tensor placed = suite_view_tensor(t, &w->view[n], target);
+        if (!(call->absent & 1u << n)) *to[n] = placed;
+    }
+    if (w->dsink >= 0) {
+        void *placed = suite_buffer_place(&t->buffer[w->dsink], target);
+        if (!(call->absent & 1u << DSINK)) g.dsink = placed;
+    }
     return g;
 }
 

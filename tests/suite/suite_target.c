@@ -90,7 +90,8 @@ int suite_expect_plan(struct suite_check *check, const char *op, const attn_prob
 {
     const struct suite_target *target = check->target;
     int levelled = !strcmp(op, "forward") || !strcmp(op, "backward"); /* the others are one kernel a backend */
-    const char *family = family_of(target, p);
+    const int of_gpu = !strncmp(target->isa, "sm", 2);
+    const char *family = of_gpu && !strcmp(op, "backward") ? "simt" : family_of(target, p);
     char kernel[64];
     snprintf(kernel, sizeof kernel, "%s_%s", op,
              !levelled               ? backend_name(target->backend)

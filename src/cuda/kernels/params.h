@@ -14,9 +14,11 @@ enum {
     SIMT_PARTS = 24, /* of a merge, that travel with the launch */
     SIMT_APPEND_THREADS = 128,
     SIMT_APPEND_SHARED = (ATTN_MAX_HEAD_DIM + SIMT_APPEND_THREADS / 32) * 4,
-    SIMT_PIECE = 1024,     /* keys of a piece of a sequence of few queries */
-    SIMT_FEW = 16,         /* up to so many queries */
-    SIMT_BLOCK_BYTES = 208 /* what all threads know of their task */
+    SIMT_PIECE = 1024,      /* keys of a piece of a sequence of few queries */
+    SIMT_FEW = 16,          /* up to so many queries */
+    SIMT_BLOCK_BYTES = 208, /* what all threads know of their task */
+    /* Two tiles; places of rows and keys, LSE and the like of each. */
+    SIMT_BACKWARD_SHARED = 2 * SIMT_KEYS * SIMT_STRIDE * 4 + SIMT_KEYS * (6 * 8 + 4 * 4) + SIMT_BLOCK_BYTES
 };
 
 /* Everything of a forward call. Block n does tasks n, n + blocks, ...; task = ((b Hkv + hkv) row_blocks +
@@ -31,6 +33,13 @@ typedef struct attn_simt_forward {
     uint32_t *doubts;
     int64_t doubt_rows, doubt_blocks; /* rows of a block and row_blocks of that kernel; 0: everything is to be done */
 } attn_simt_forward;
+
+/* Everything of a backward call. Block n does tasks n, n + blocks, ... of its launch. */
+typedef struct attn_simt_backward {
+    attn_job job;
+    float *rest;                           /* [batch axis of q][Hq][row of the tensor]: rowsum(dO o O) - dLSE */
+    int64_t tasks, row_blocks, key_blocks; /* bounds by max_q and max_k; blocks of SIMT_KEYS */
+} attn_simt_backward;
 
 typedef struct attn_simt_append {
     attn_append_job job;

@@ -17,7 +17,7 @@
 //
 // -inf: rows whose scores are all -inf keep m = -inf; exponents are taken against 0, so they add zeros. NaN: passed over by
 // the maximum, not by the sum, so the row becomes NaN. Rows without keys: O = 0, LSE = -inf, unless there is a sink.
-#include "forward.cuh"
+#include "simt.cuh"
 
 namespace {
 
@@ -51,9 +51,6 @@ DEVICE tile carve_shared(int rows)
     return t;
 }
 
-DEVICE int lane_x() { return int(thread_index()) & 15; }
-DEVICE int lane_y() { return int(thread_index()) >> 4; }
-
 DEVICE float row_maximum(float x)
 {
 #pragma unroll
@@ -83,11 +80,6 @@ DEVICE void place_rows(const attn_job &job, const block_of_rows &w, int most_row
     t.row_end[r] = attn_min(end, w.key_end);
 }
 
-DEVICE float row_scale(const attn_view &view, int64_t batch, int64_t h, int64_t row)
-{
-    return view.scale ? *attn_row_scale(&view, batch, h, row) : 1.0f;
-}
-
 DEVICE void place_keys(const attn_job &job, const block_of_rows &w, int64_t key, const tile &t)
 {
     const int n = int(thread_index());
@@ -103,89 +95,8 @@ DEVICE void place_keys(const attn_job &job, const block_of_rows &w, int64_t key,
     t.v_scale[n] = row_scale(job.v, batch, w.hkv, row);
 }
 
-// A thread's share of elements [d, d + 64) of 16 N rows, on the way to shared memory.
-template <int N> struct chunk {
-    uint4 word[N]; // of 16-bit types half of each
-};
-
-template <int N>
-DEVICE void fetch(const attn_view &view, int kind, const int64_t *place, int64_t d, int64_t n, chunk<N> &c)
-{
-    const int64_t column = d + 4 * lane_x();
-    if (kind == ROWS_OTHER) return;
-#pragma unroll
-    for (int i = 0; i < N; i++) c.word[i] = uint4{0, 0, 0, 0};
-    if (column >= n) return;
-    if (kind == ROWS_F32) {
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            const int64_t row = place[lane_y() + 16 * i];
-            if (row != ROW_NOWHERE) c.word[i] = load_vector<uint4>(view.data + 4 * (row + column));
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            const int64_t row = place[lane_y() + 16 * i];
-            if (row == ROW_NOWHERE) continue;
-            const uint2 four = load_vector<uint2>(view.data + 2 * (row + column));
-            c.word[i].x = four.x, c.word[i].y = four.y;
-        }
-    }
-}
-
-// What vector loads do not reach: types of few bits, odd strides. One copy of the code serves all rows.
-DEVICE void stage_others(const attn_view &view, int rows, const int64_t *place, const float *scale, int64_t d, int64_t n,
-                         float *to)
-{
-#pragma unroll 1
-    for (int row = lane_y(); row < rows; row += 16) {
-        float x[4];
-        load_four(view, place[row], d + 4 * lane_x(), n, scale ? scale[row] : 1.0f, x);
-        store_vector(to + row * SIMT_STRIDE + 4 * lane_x(), float4{x[0], x[1], x[2], x[3]});
-    }
-}
-
-// Elements [d, d + 64) as float32, from the chunk that `fetch` has loaded where rows are of a kind.
-template <int N>
-DEVICE void put(const attn_view &view, int kind, const chunk<N> &c, const int64_t *place, const float *scale, int64_t d,
-                int64_t n, float *to)
-{
-    if (kind == ROWS_OTHER) {
-        stage_others(view, 16 * N, place, scale, d, n, to);
-        return;
-    }
-    to += lane_y() * SIMT_STRIDE + 4 * lane_x();
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        const uint4 w = c.word[i];
-        float4 x = {bits_float(w.x), bits_float(w.y), bits_float(w.z), bits_float(w.w)};
-        if (kind == ROWS_F16) x = float4{low_half(w.x), high_half(w.x), low_half(w.y), high_half(w.y)};
-        if (kind == ROWS_BF16) x = float4{low_bf16(w.x), high_bf16(w.x), low_bf16(w.y), high_bf16(w.y)};
-        store_vector(to + 16 * i * SIMT_STRIDE, x);
-    }
-}
-
 // How far products are unrolled: with many columns O leaves no registers for more.
 template <int Chunks> constexpr int unrolled = Chunks > 4 ? 1 : 2;
-
-template <int R, int Unroll> DEVICE void multiply_scores(const tile &t, int columns, float (&s)[R][4])
-{
-    const float *q = t.a + lane_y() * SIMT_STRIDE, *k = t.b + lane_x() * SIMT_STRIDE;
-#pragma unroll Unroll
-    for (int d = 0; d < columns; d += 4) {
-        float x[R][4], y[4][4];
-#pragma unroll
-        for (int i = 0; i < R; i++) load_four_floats(q + 16 * i * SIMT_STRIDE + d, x[i]);
-#pragma unroll
-        for (int j = 0; j < 4; j++) load_four_floats(k + 16 * j * SIMT_STRIDE + d, y[j]);
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-#pragma unroll
-            for (int i = 0; i < R; i++)
-#pragma unroll
-                for (int j = 0; j < 4; j++) s[i][j] = fmaf(x[i][e], y[j][e], s[i][j]);
-    }
-}
 
 // Brings V's first chunk on its way too.
 template <int R, int Unroll>
@@ -207,32 +118,8 @@ DEVICE void scores(const attn_job &job, const block_of_rows &w, const tile &t, f
         block_barrier();
         if (d + SIMT_CHUNK < job.head_dim) fetch(job.k, w.k_kind, t.k_place, d + SIMT_CHUNK, job.head_dim, next);
         else fetch(job.v, w.v_kind, t.v_place, 0, job.head_dim_v, next);
-        multiply_scores<R, Unroll>(t, int(attn_min(SIMT_CHUNK, attn_round_up(job.head_dim - d, 4))), s);
+        multiply_rows<R, Unroll>(t.a, t.b, int(attn_min(SIMT_CHUNK, attn_round_up(job.head_dim - d, 4))), s);
     }
-}
-
-template <int R> DEVICE void scale_scores(float scale, float (&s)[R][4])
-{
-#pragma unroll
-    for (int i = 0; i < R; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) s[i][j] *= scale;
-}
-
-// Where element n of a thread's share lies in a tile.
-DEVICE int row_of(int n) { return lane_y() + n / 4 * 16; }
-DEVICE int key_of(int n) { return lane_x() + n % 4 * 16; }
-
-template <int R> DEVICE void put_tile(const float (&s)[R][4], float *to)
-{
-#pragma unroll
-    for (int n = 0; n < 4 * R; n++) to[row_of(n) * SIMT_STRIDE + key_of(n)] = s[n / 4][n % 4];
-}
-
-template <int R> DEVICE void get_tile(const float *from, float (&s)[R][4])
-{
-#pragma unroll
-    for (int n = 0; n < 4 * R; n++) s[n / 4][n % 4] = from[row_of(n) * SIMT_STRIDE + key_of(n)];
 }
 
 // Everything of a score after the scale. In a loop over shared memory,
@@ -292,7 +179,6 @@ template <int R, int Chunks>
 DEVICE void values(const attn_job &job, const block_of_rows &w, const tile &t, const float (&shrink)[R], chunk<4> &next,
                    float (&o)[Chunks][R][4])
 {
-    const float *p = t.a + lane_y() * SIMT_STRIDE, *v = t.b + 4 * lane_x();
 #pragma unroll
     for (int n = 0; n < Chunks; n++) {
         if (n * SIMT_CHUNK < job.head_dim_v) {
@@ -301,20 +187,7 @@ DEVICE void values(const attn_job &job, const block_of_rows &w, const tile &t, c
             block_barrier(); // and P is complete
             if (n + 1 < Chunks) fetch(job.v, w.v_kind, t.v_place, (n + 1) * SIMT_CHUNK, job.head_dim_v, next);
             float sum[R][4] = {}; // of this step: one sum over all keys would round too often
-#pragma unroll unrolled<Chunks>
-            for (int key = 0; key < SIMT_KEYS; key += 4) {
-                float x[R][4], y[4][4];
-#pragma unroll
-                for (int i = 0; i < R; i++) load_four_floats(p + 16 * i * SIMT_STRIDE + key, x[i]);
-#pragma unroll
-                for (int k = 0; k < 4; k++) load_four_floats(v + (key + k) * SIMT_STRIDE, y[k]);
-#pragma unroll
-                for (int k = 0; k < 4; k++)
-#pragma unroll
-                    for (int i = 0; i < R; i++)
-#pragma unroll
-                        for (int e = 0; e < 4; e++) sum[i][e] = fmaf(x[i][k], y[k][e], sum[i][e]);
-            }
+            multiply_columns<R, unrolled<Chunks>>(t.a, t.b, sum);
 #pragma unroll
             for (int i = 0; i < R; i++)
 #pragma unroll
