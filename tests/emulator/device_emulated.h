@@ -60,6 +60,10 @@ void mma_complete(Where);
 void load_matrices(uint32_t *r, const void *row, uint4 values, bool transposed, Where);
 void copy_async(void *to, const void *from, bool wanted, Where);
 void copies_complete();
+/* Of global memory, by atomic operations. */
+void add_float(float *to, float x, Where);
+uint32_t count_up(uint32_t *counter, Where);
+void wait_for_turn(const uint32_t *counter, uint32_t turn, Where);
 
 /* Vector accesses of the checked build: g++ splits them into words before it instruments them, and then neither
  * alignment nor bank conflicts could be seen. */
@@ -199,6 +203,15 @@ DEVICE void copy_async(tile_address to, const void *from, bool wanted, HERE)
     memcpy(tile_pointer(to), &poison, sizeof poison);
 #endif
 }
+
+DEVICE void add_float(float *to, float x, HERE) { emulator::add_float(to, x, {file, line}); }
+DEVICE uint32_t take_ticket(uint32_t *counter, HERE) { return emulator::count_up(counter, {file, line}); }
+DEVICE void results_visible() {}
+DEVICE void wait_for_turn(const uint32_t *counter, uint32_t turn, HERE)
+{
+    emulator::wait_for_turn(counter, turn, {file, line});
+}
+DEVICE void signal_turn(uint32_t *counter, HERE) { (void)emulator::count_up(counter, {file, line}); }
 
 DEVICE void copies_complete() { emulator::copies_complete(); }
 

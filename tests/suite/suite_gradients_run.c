@@ -310,7 +310,7 @@ int gradient_run(struct suite_check *check, struct gradient_built *w, const stru
     if (status == ATTN_UNSUPPORTED) {
         expect_refusal(check, w, ctx, &p, &g);
     } else if (suite_expect_status(check, status, ATTN_OK, "attn_query") &&
-               suite_expect_plan(check, "backward", NULL, &plan) &&
+               suite_expect_plan(check, "backward", &p, &plan) &&
                suite_expect_status(check, attn_forward(ctx, &p, &wait), ATTN_OK, "attn_forward")) {
         uint64_t inputs = t->input_hash;
         suite_fetch_outputs(check, t);

@@ -86,12 +86,19 @@ static const char *family_of(const struct suite_target *target, const attn_probl
                                                                                                    : "simt";
 }
 
+/* Of the backward only sm80 has kernels on tensor cores. */
+static const char *backward_family_of(const struct suite_target *target, const attn_problem *p)
+{
+    if (strncmp(target->isa, "sm", 2)) return target->isa;
+    const int fits = p->q.shape[3] <= 128 && p->v.shape[3] <= 128 && p->out.dtype == p->q.dtype;
+    return !strcmp(target->isa, "sm80") && fits ? family_of(target, p) : "simt";
+}
+
 int suite_expect_plan(struct suite_check *check, const char *op, const attn_problem *p, const attn_plan *plan)
 {
     const struct suite_target *target = check->target;
     int levelled = !strcmp(op, "forward") || !strcmp(op, "backward"); /* the others are one kernel a backend */
-    const int of_gpu = !strncmp(target->isa, "sm", 2);
-    const char *family = of_gpu && !strcmp(op, "backward") ? "simt" : family_of(target, p);
+    const char *family = strcmp(op, "backward") ? family_of(target, p) : backward_family_of(target, p);
     char kernel[64];
     snprintf(kernel, sizeof kernel, "%s_%s", op,
              !levelled               ? backend_name(target->backend)

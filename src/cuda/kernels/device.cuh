@@ -14,6 +14,10 @@
  *   mma_m8n8k4_<A>_<B>(d, a, b)                           d += a * b; <A>, <B> are row or col
  *   mma_complete()                                        before a d is read, changed otherwise or leaves its scope
  *   keep_sum(p)                                           p, a pointer, as it is: no other sum is made of what went into it
+ *   add_float(to, x)                                      *to += x in global memory, atomically, in no order
+ *   take_ticket(counter)                                  what it was, and one more for the next
+ *   results_visible()                                     what this thread has done to global memory is there for all who learn of it
+ *   wait_for_turn(counter, n) signal_turn(counter)        until it is n; one more. Only for blocks that have taken later tickets
  *   tile_of(p)                                            a tile_address, to which bytes may be added: of shared memory
  * From sm_75 on:
  *   load_matrices(r, row) load_matrices_transposed(r, row)   ldmatrix: four 8 x 8 of 16-bit elements, a row's address a lane

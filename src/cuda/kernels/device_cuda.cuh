@@ -116,6 +116,27 @@ DEVICE void mma_m16n8k8_f16(float *d, uint32_t a0, uint32_t a1, uint32_t b0)
         : "r"(a0), "r"(a1), "r"(b0));
 }
 
+/* In any order among others; no result comes back. */
+DEVICE void add_float(float *to, float x) { asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory"); }
+
+DEVICE uint32_t take_ticket(uint32_t *counter) { return atomicAdd(counter, 1u); }
+
+DEVICE void results_visible() { __threadfence(); }
+
+DEVICE void wait_for_turn(const uint32_t *counter, uint32_t turn)
+{
+    uint32_t now;
+    do asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    while (now != turn);
+    __threadfence();
+}
+
+DEVICE void signal_turn(uint32_t *counter)
+{
+    __threadfence();
+    atomicAdd(counter, 1u);
+}
+
 DEVICE void mma_complete() {} /* the instruction is synchronous; the emulator's is not */
 
 DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }

@@ -1,0 +1,540 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward on tensor cores: f16 (or bf16) in, float32 sums, five products of a tile.
+//
+//   S = Q K' -> P = exp(S - LSE), dP = dO V' -> dS = P o (Z o dP - rest), dT = dS o (1 - tanh^2) with softcap
+//   dV += (P o Z)' dO, dK += dT' Q, dQ += dT K; rest = rowsum(dO o O) - dLSE of simt_backward.cu, or of the kernel below
+//
+// A block of 8 warps owns Keys keys of a kv head: K and V stay in shared memory, dK and dV in registers, over all Rows-row blocks that see any
+// of its keys, of one query head of the group after the other. Q and dO of the next rows are on their way meanwhile, by asynchronous copies. P and
+// dT go through shared memory as 16-bit words, because who computes them is not who multiplies them: S and dP are 2 x 4 warps by rows and keys, dK and
+// dV 4 x 2 by keys and columns, dQ 2 x 4 by rows and columns.
+//
+// dQ is the sum of what all blocks of keys give, in float32, in the workspace, by atomic additions, where a tile lies as the lanes hold it, so that
+// each of them is 128 bytes side by side. By default they come in the order of keys: a counter of each row block says how many have added theirs,
+// and a block waits for its turn. Blocks take their tasks by tickets, lower keys first, so who is waited for has started before. With
+// ATTN_GRAD_UNORDERED nobody waits. A last kernel scales dQ and stores it.
+//
+// Lanes, swizzle: m16n8_products.cuh. P' and dT' are read transposed (ldmatrix.trans), so all four ways of A and B come from tiles as they lie.
+// Bytes a step from L2: 2 Rows (Dk + Dv), and 4 Rows Dk of additions, for 2 * Rows * Keys * (3 Dk + 2 Dv) flops.
+// -inf: rows without keys have LSE -inf, taken as +inf, so P = 0; a masked element has P = dS = 0 by selection, whatever dO has. NaN spreads as
+// in the formulas. dS of f16 may overflow where dO is large, as everywhere else.
+#ifndef ATTN_CUDA_TENSOR_BACKWARD_CUH
+#define ATTN_CUDA_TENSOR_BACKWARD_CUH
+
+#include "backward_params.h"
+#include "forward.cuh"
+
+// What lanes hold of 16 x 16 sums, and products of tiles in shared memory.
+template <bool IsBf16> struct m16n8_tiles {
+    DEVICE int lane() { return int(thread_index()) & 31; }
+    DEVICE int row(int i) { return (lane() >> 2) + 4 * (i & 2); } // of element i
+    DEVICE int column(int i) { return 2 * (lane() & 3) + (i & 1) + 2 * (i & 4); }
+    DEVICE constexpr int pitch(int columns) { return (columns + 63) / 64 * 128; }
+    DEVICE int place(int columns, int row, int byte) { return row * pitch(columns) + (byte ^ 16 * (row & 7)); }
+    DEVICE tile_address beside(tile_address row, int block) { return (row ^ uint32_t(32 * (block & 3))) + 128 * (block / 4); }
+    DEVICE uint32_t pack(float low, float high) { return IsBf16 ? pack_bf16x2(low, high) : pack_half2(low, high); }
+
+    DEVICE void multiply(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+    {
+        if constexpr (IsBf16) mma_m16n8k16_bf16(d, a, b0, b1);
+        else mma_m16n8k16_f16(d, a, b0, b1);
+    }
+
+    // Where a lane reads 16 x 16 from (row, column) on: rows of the operand in order, or those of its transpose.
+    DEVICE tile_address first(const char *tile, int columns, int row, int column)
+    {
+        return tile_of(tile + place(columns, row + (lane() & 15), 2 * column + 16 * (lane() >> 4)));
+    }
+    DEVICE tile_address second(const char *tile, int columns, int row, int column)
+    {
+        return tile_of(tile + place(columns, row + (lane() & 7) + 8 * (lane() >> 4), 2 * column + 16 * (lane() >> 3 & 1)));
+    }
+
+    // d += a b, over K. a: tile [m][K], from `first`, or with TransposedA [K][m], from `second`; b: [n][K] from `second`, or with ByRows
+    // [K][n] from `first`. APitch, BPitch: bytes from row to row.
+    template <int MB, int NB, int K, bool TransposedA, bool ByRows, int APitch, int BPitch>
+    DEVICE void multiply_tiles(tile_address a_at, tile_address b_at, float (&d)[MB][NB][8])
+    {
+#pragma unroll
+        for (int k = 0; k < K / 16; k++) {
+            uint32_t a[MB][4];
+#pragma unroll
+            for (int m = 0; m < MB; m++) {
+                if (TransposedA) load_matrices_transposed(a[m], beside(a_at, m) + 16 * k * APitch);
+                else load_matrices(a[m], beside(a_at, k) + 16 * m * APitch);
+            }
+#pragma unroll
+            for (int n = 0; n < NB; n++) {
+                uint32_t b[4];
+                if (ByRows) load_matrices_transposed(b, beside(b_at, n) + 16 * k * BPitch);
+                else load_matrices(b, beside(b_at, k) + 16 * n * BPitch);
+#pragma unroll
+                for (int m = 0; m < MB; m++) {
+                    multiply(d[m][n], a[m], b[0], b[1]);
+                    multiply(d[m][n] + 4, a[m], b[2], b[3]);
+                }
+            }
+        }
+        mma_complete();
+    }
+};
+
+// Rows of an operand that vector loads of eight reach everywhere.
+DEVICE bool is_eightfold_view(const attn_view &t, int64_t n)
+{
+    return ((t.stride[0] | t.stride[1] | t.stride[2] | n) & 7) == 0 && is_aligned(t.data, 16);
+}
+
+// Rows [0, count) of n elements, `stride` apart, to a tile of Rows x D; the rest is zeros. By asynchronous copies, or half by half.
+template <class Tiles, int Rows, int D>
+DEVICE void copy_tile(const char *from, int64_t stride, int count, int n, bool eightfold, char *to)
+{
+    constexpr int Columns = D / 8;
+    if (eightfold) {
+#pragma unroll
+        for (int c = 0; c < Rows * Columns; c += BACKWARD_THREADS) {
+            const int at = c + int(thread_index()), row = at / Columns, column = at % Columns;
+            if (Rows * Columns % BACKWARD_THREADS != 0 && at >= Rows * Columns) break;
+            copy_async(tile_of(to + Tiles::place(D, row, 16 * column)), from + 2 * (row * stride + 8 * column),
+                       row < count && 8 * column < n);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int at = int(thread_index()); at < Rows * D; at += BACKWARD_THREADS) {
+        const int row = at / D, column = at % D;
+        attn_store_u16(to + Tiles::place(D, row, 2 * column),
+                       row < count && column < n ? attn_load_u16(from + 2 * (row * stride + column)) : uint16_t(0));
+    }
+}
+
+DEVICE void store_four_gradients(const attn_job &job, const attn_view &view, int64_t offset, int count, const float *x, float factor)
+{
+    if (count == 4 && !job.accumulate && view.dtype != ATTN_F32 && is_aligned(view.data + 2 * offset, 8)) {
+        float y[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) y[e] = x[e] * factor + 0.0f; // no -0
+        if (view.dtype == ATTN_F16) store_vector(view.data + 2 * offset, uint2{pack_half2(y[0], y[1]), pack_half2(y[2], y[3])});
+        else store_vector(view.data + 2 * offset, uint2{pack_bf16x2(y[0], y[1]), pack_bf16x2(y[2], y[3])});
+        return;
+    }
+#pragma unroll 1
+    for (int e = 0; e < count; e++) {
+        float y = x[e] * factor;
+        if (job.accumulate) y += attn_load_float(&view, offset + e);
+        attn_store_float(&view, offset + e, y + 0.0f);
+    }
+}
+
+// Sums of a warp, from (row, column) of its block on, rows `stride` apart from `offset`; those below `rows` and n. Over 16 x 20 floats of the
+// warp's own.
+template <class Tiles, int MB, int NB>
+DEVICE void store_tiles(const attn_job &job, const attn_view &view, int64_t offset, int64_t stride, int row, int column, int rows,
+                        int n, float factor, float *scratch, const float (&x)[MB][NB][8])
+{
+    constexpr int Pitch = 20;
+#pragma unroll 1
+    for (int c = 0; c < MB * NB; c++) {
+        warp_barrier(); // the block before is used up
+#pragma unroll
+        for (int b = 0; b < MB * NB; b++)
+            if (b == c)
+#pragma unroll
+                for (int i = 0; i < 8; i++) scratch[Tiles::row(i) * Pitch + Tiles::column(i)] = x[b / NB][b % NB][i];
+        warp_barrier();
+#pragma unroll 1
+        for (int half = 0; half < 2; half++) {
+            const int r = row + 16 * (c / NB) + 8 * half + (Tiles::lane() >> 2), d = column + 16 * (c % NB) + 4 * (Tiles::lane() & 3);
+            if (r >= rows || d >= n) continue;
+            store_four_gradients(job, view, offset + r * stride + d, min(4, n - d),
+                                 scratch + (8 * half + (Tiles::lane() >> 2)) * Pitch + 4 * (Tiles::lane() & 3), factor);
+        }
+    }
+}
+
+template <bool IsBf16, int D, int Keys, bool All> struct tensor_backward {
+    typedef m16n8_tiles<IsBf16> Tiles;
+    static constexpr int Rows = BACKWARD_ROWS, Warps = BACKWARD_THREADS / 32;
+    static constexpr int Pitch = Tiles::pitch(D), PPitch = Tiles::pitch(Keys); // bytes
+    static constexpr int SNB = Keys / 64;                                      // blocks of 16 keys of a warp, of S
+    static constexpr int KMB = Keys / 64, KNB = D / 32;                        // of dK and dV
+    static constexpr int QMB = 2, QNB = D / 64;                                // of dQ
+    static constexpr int Elements = Rows * Keys / BACKWARD_THREADS; // of S, of a lane
+    static_assert(BACKWARD_THREADS == 256 && Rows == 64 && D % 64 == 0 && Keys % 64 == 0, "who computes what");
+
+    struct shared {
+        block_of_rows *block;
+        uint32_t *ticket;
+        float *lse, *rest; // [2][Rows]
+        char *k, *v, *q, *dout; // the last two [2]
+        char *p, *ds;
+    };
+
+    typedef float scores[2][SNB][8];
+
+    DEVICE int lane() { return Tiles::lane(); }
+    DEVICE int warp() { return int(thread_index()) >> 5; }
+    DEVICE int score_row() { return 32 * (warp() & 1); }
+    DEVICE int score_key() { return Keys / 4 * (warp() >> 1); }
+
+    DEVICE shared carve()
+    {
+        shared t;
+        char *at = shared_memory();
+        t.block = reinterpret_cast<block_of_rows *>(at);
+        t.ticket = reinterpret_cast<uint32_t *>(at + SIMT_BLOCK_BYTES);
+        t.lse = reinterpret_cast<float *>(at + SIMT_BLOCK_BYTES + 16);
+        t.rest = t.lse + 2 * Rows;
+        t.k = at + BACKWARD_HEAD;
+        t.v = t.k + Keys * Pitch;
+        t.q = t.v + Keys * Pitch;
+        t.dout = t.q + 2 * Rows * Pitch;
+        t.p = t.dout + 2 * Rows * Pitch;
+        t.ds = t.p + Rows * PPitch;
+        return t;
+    }
+
+    // Of rows i on of head h, to buffer `slot`.
+    DEVICE void start_rows(const attn_job &job, const block_of_rows &w, int64_t h, int i, bool eightfold, int slot, const shared &t)
+    {
+        const int64_t at = w.seq.q_row + i;
+        const int count = int(attn_min(Rows, w.seq.q_len - i));
+        copy_tile<Tiles, Rows, D>(job.q.data + 2 * attn_row_offset(&job.q, w.seq.q_batch, h, at), job.q.stride[2], count,
+                                  int(job.head_dim), eightfold, t.q + slot * Rows * Pitch);
+        copy_tile<Tiles, Rows, D>(job.dout.data + 2 * attn_row_offset(&job.dout, w.seq.q_batch, h, at), job.dout.stride[2],
+                                  count, int(job.head_dim_v), eightfold, t.dout + slot * Rows * Pitch);
+    }
+
+    struct row_values {
+        float lse, rest;
+    };
+
+    // A thread's row of a block, if it has one: LSE and rest.
+    DEVICE row_values load_row(const attn_backward_tensor &p, const block_of_rows &w, int64_t h, int i)
+    {
+        const attn_job &job = p.simt.job;
+        const int64_t row = int64_t(i) + thread_index(), at = w.seq.q_row + row;
+        if (int(thread_index()) >= Rows || row >= w.seq.q_len) return {INFINITY, 0};
+        const float lse = attn_load_float(&job.lse, attn_row_offset(&job.lse, w.seq.q_batch, h, at));
+        return {lse == -INFINITY ? INFINITY : lse, p.simt.rest[(w.seq.q_batch * job.heads_q + h) * job.q_span.room + at]};
+    }
+
+    DEVICE void put_row(row_values x, int slot, const shared &t)
+    {
+        if (int(thread_index()) >= Rows) return;
+        t.lse[slot * Rows + thread_index()] = x.lse, t.rest[slot * Rows + thread_index()] = x.rest;
+    }
+
+    struct band {
+        int first, end; // keys that a row sees
+    };
+    DEVICE band band_of(const attn_job &job, const block_of_rows &w, int i)
+    {
+        int64_t first, end;
+        attn_visible(&job, &w.seq, i, &first, &end);
+        return {int(attn_min(first, INT32_MAX)), int(attn_max(attn_min(end, INT32_MAX), 0))};
+    }
+
+    // S and dP to P o Z and dT. i: the first row of the block.
+    DEVICE void differentiate(const attn_job &job, const block_of_rows &w, int i, int key, int slot, const shared &t, scores &s, scores &dp)
+    {
+        const float log2e = 1.44269504f;
+        const band first = band_of(job, w, i), last = band_of(job, w, i + Rows - 1);
+        const bool masked = last.first > key || first.end < key + Keys;
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int r = score_row() + 16 * m + Tiles::row(2 * half);
+                const float lse = t.lse[slot * Rows + r] * log2e, rest = t.rest[slot * Rows + r];
+                band sees = {0, INT32_MAX};
+                if (masked) sees = band_of(job, w, i + r);
+#pragma unroll
+                for (int n = 0; n < SNB; n++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        const int e = (j & 1) + 2 * half + 2 * (j & 2);
+                        float x = exp2_approx(fmaf(s[m][n][e], job.scale * log2e, -lse)), y = x * (dp[m][n][e] - rest);
+                        if (masked) {
+                            const int at = key + score_key() + 16 * n + Tiles::column(e);
+                            if (at < sees.first || at >= sees.end) x = y = 0;
+                        }
+                        s[m][n][e] = x, dp[m][n][e] = y;
+                    }
+            }
+    }
+
+    // The same with everything, an element at a time over shared memory, where P and dS will be: one copy of the code serves all.
+    DEVICE void differentiate_all(const attn_job &job, const block_of_rows &w, int64_t g, int i, int key, int slot, const shared &t,
+                                  scores &s, scores &dp)
+    {
+        constexpr int Half = Elements / 2;
+        const float log2e = 1.44269504f;
+        const uint64_t seed = job.has_dropout ? attn_job_dropout_key(&job) : 0;
+        float *mine = reinterpret_cast<float *>(t.p) + thread_index();
+#pragma unroll 1
+        for (int part = 0; part < 2; part++) {
+#pragma unroll
+            for (int c = 0; c < Elements; c++)
+                if (c / Half == part) {
+                    mine[c % Half * BACKWARD_THREADS] = s[c / (8 * SNB)][c / 8 % SNB][c % 8];
+                    mine[(Half + c % Half) * BACKWARD_THREADS] = dp[c / (8 * SNB)][c / 8 % SNB][c % 8];
+                }
+#pragma unroll 1
+            for (int n = 0; n < Half; n++) {
+                const int c = part * Half + n, r = score_row() + 16 * (c / (8 * SNB)) + Tiles::row(c % 8),
+                          at = key + score_key() + 16 * (c / 8 % SNB) + Tiles::column(c % 8);
+                float *score = mine + n * BACKWARD_THREADS, *gradient = mine + (Half + n) * BACKWARD_THREADS;
+                const band sees = band_of(job, w, i + r);
+                const int64_t row = (int64_t(i) + r) * job.group + g;
+                float x = 0, y = 0;
+                if (i + r < w.seq.q_len && at >= sees.first && at < sees.end) {
+                    const float raw = *score * job.scale;
+                    const float z = !job.has_dropout ? 1.0f : keeps(job, w, seed, row, at) ? job.keep_factor : 0.0f;
+                    float slope = 1;
+                    if (job.softcap > 0) {
+                        const float cap = tanhf(raw / job.softcap);
+                        slope = fmaf(-cap, cap, 1.0f);
+                    }
+                    x = exp2_approx((finish_score(job, w, row, at, raw) - t.lse[slot * Rows + r]) * log2e);
+                    y = x == 0 ? 0 : x * fmaf(z, *gradient, -t.rest[slot * Rows + r]) * slope;
+                    x *= z;
+                }
+                *score = x, *gradient = y;
+            }
+#pragma unroll
+            for (int c = 0; c < Elements; c++)
+                if (c / Half == part) {
+                    s[c / (8 * SNB)][c / 8 % SNB][c % 8] = mine[c % Half * BACKWARD_THREADS];
+                    dp[c / (8 * SNB)][c / 8 % SNB][c % 8] = mine[(Half + c % Half) * BACKWARD_THREADS];
+                }
+        }
+        block_barrier(); // everybody has his own back
+    }
+
+    DEVICE void put_scores(const scores &x, char *tile)
+    {
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+#pragma unroll
+            for (int n = 0; n < SNB; n++)
+#pragma unroll
+                for (int i = 0; i < 8; i += 2)
+                    store_vector(tile + Tiles::place(Keys, score_row() + 16 * m + Tiles::row(i),
+                                                     2 * (score_key() + 16 * n + Tiles::column(i))),
+                                 Tiles::pack(x[m][n][i], x[m][n][i + 1]));
+    }
+
+    // The first block of keys that rows from i on see any of, as rows_of_keys has it.
+    DEVICE int64_t first_block(const attn_job &job, const block_of_rows &w, int64_t i)
+    {
+        if (job.window_left == ATTN_OPEN) return 0;
+        return attn_max(0, (i + w.seq.diagonal - job.window_left) / Keys);
+    }
+
+    template <int MB, int NB> DEVICE void clear(float (&x)[MB][NB][8])
+    {
+#pragma unroll
+        for (int c = 0; c < MB * NB * 8; c++) x[c / 8 / NB][c / 8 % NB][c % 8] = 0;
+    }
+
+    // Adds dQ of a tile where it is summed.
+    DEVICE void add_dq(float *to, const float (&dq)[QMB][QNB][8])
+    {
+        to += warp() * (QMB * QNB * 8 * 32) + lane();
+#pragma unroll
+        for (int c = 0; c < QMB * QNB * 8; c++) add_float(to + 32 * c, dq[c / 8 / QNB][c / 8 % QNB][c % 8]);
+    }
+
+    DEVICE void run_task(const attn_backward_tensor &p, const shared &t, int64_t key_block)
+    {
+        const attn_job &job = p.simt.job;
+        const block_of_rows &w = *t.block;
+        const int key = int(key_block * Keys);
+        const bool eightfold = p.eightfold != 0, ordered = p.counters != nullptr && p.dq != nullptr;
+        float dk[KMB][KNB][8], dv[KMB][KNB][8];
+        clear(dk), clear(dv);
+        {
+            const int count = int(attn_min(Keys, w.seq.k_len - key));
+            const int64_t at = w.seq.k_row + key;
+            copy_tile<Tiles, Keys, D>(job.k.data + 2 * attn_row_offset(&job.k, w.seq.k_batch, w.hkv, at), job.k.stride[2], count,
+                                      int(job.head_dim), eightfold, t.k);
+            copy_tile<Tiles, Keys, D>(job.v.data + 2 * attn_row_offset(&job.v, w.seq.k_batch, w.hkv, at), job.v.stride[2], count,
+                                      int(job.head_dim_v), eightfold, t.v);
+        }
+        const int first = int(w.row), end = int(w.rows); // of queries; the first is that of a block
+        const int64_t steps = end > first ? attn_ceil_div(end - first, Rows) * job.group : 0;
+        int64_t h = w.hkv * job.group;
+        int i = first, slot = 0;
+        uint32_t *signal = nullptr;
+        if (steps > 0) {
+            start_rows(job, w, h, i, eightfold, 0, t);
+            put_row(load_row(p, w, h, i), 0, t);
+        }
+        const int row = score_row(), k = score_key(), keys = Keys / 4 * (warp() & 3), columns = D / 2 * (warp() >> 2);
+        const int dq_row = 32 * (warp() & 1), dq_column = D / 4 * (warp() >> 1);
+#pragma unroll 1
+        for (int64_t step = 0; step < steps; step++, slot ^= 1) {
+            const char *q = t.q + slot * Rows * Pitch, *dout = t.dout + slot * Rows * Pitch;
+            const int next_i = i + Rows < end ? i + Rows : first;
+            const int64_t next_h = i + Rows < end ? h : h + 1;
+            row_values next = {0, 0};
+            scores s, dp;
+            copies_complete();
+            block_barrier(); // Q, dO and their rows are complete; P, dS and the other buffers are used up, dQ is added
+            if (signal && thread_index() == 0) signal_turn(signal);
+            if (step + 1 < steps) {
+                start_rows(job, w, next_h, next_i, eightfold, slot ^ 1, t);
+                next = load_row(p, w, next_h, next_i);
+            }
+            clear(s), clear(dp);
+            Tiles::template multiply_tiles<2, SNB, D, false, false, Pitch, Pitch>(Tiles::first(q, D, row, 0), Tiles::second(t.k, D, k, 0), s);
+            Tiles::template multiply_tiles<2, SNB, D, false, false, Pitch, Pitch>(Tiles::first(dout, D, row, 0), Tiles::second(t.v, D, k, 0), dp);
+            if (All) differentiate_all(job, w, h - w.hkv * job.group, i, key, slot, t, s, dp);
+            else differentiate(job, w, i, key, slot, t, s, dp);
+            put_scores(s, t.p);
+            put_scores(dp, t.ds);
+            if (step + 1 < steps) put_row(next, slot ^ 1, t);
+            block_barrier(); // P and dS are complete
+            Tiles::template multiply_tiles<KMB, KNB, Rows, true, true, PPitch, Pitch>(Tiles::second(t.p, Keys, 0, keys),
+                                                                                   Tiles::first(dout, D, 0, columns), dv);
+            Tiles::template multiply_tiles<KMB, KNB, Rows, true, true, PPitch, Pitch>(Tiles::second(t.ds, Keys, 0, keys),
+                                                                                   Tiles::first(q, D, 0, columns), dk);
+            if (p.dq) {
+                const int64_t tile = h * p.tiles_of_head + attn_backward_tile(&job, w.b, i);
+                float dq[QMB][QNB][8];
+                clear(dq);
+                Tiles::template multiply_tiles<QMB, QNB, Keys, false, true, PPitch, Pitch>(Tiles::first(t.ds, Keys, dq_row, 0),
+                                                                                        Tiles::first(t.k, D, 0, dq_column), dq);
+                if (ordered) {
+                    signal = p.counters + tile;
+                    if (thread_index() == 0) wait_for_turn(signal, uint32_t(key_block - first_block(job, w, i)));
+                    block_barrier(); // it is this block's turn
+                }
+                add_dq(p.dq + tile * (Rows * D), dq);
+                if (ordered) results_visible();
+            }
+            i = next_i, h = next_h;
+        }
+        copies_complete(); // of K and V, where there was no step
+        block_barrier();   // everything is used up
+        if (signal && thread_index() == 0) signal_turn(signal);
+        const int count = int(attn_min(Keys, w.seq.k_len - key));
+        float *scratch = reinterpret_cast<float *>(t.q) + warp() * (16 * 20);
+        const int64_t at = w.seq.k_row + key;
+        if (job.dk.data)
+            store_tiles<Tiles>(job, job.dk, attn_row_offset(&job.dk, w.seq.k_batch, w.hkv, at), job.dk.stride[2], keys, columns, count,
+                               int(job.head_dim), job.scale, scratch, dk);
+        if (job.dv.data)
+            store_tiles<Tiles>(job, job.dv, attn_row_offset(&job.dv, w.seq.k_batch, w.hkv, at), job.dv.stride[2], keys, columns, count,
+                               int(job.head_dim_v), 1.0f, scratch, dv);
+    }
+
+    // task = key_block (B Hkv) + b Hkv + hkv.
+    DEVICE void backward(const attn_backward_tensor &p)
+    {
+        const shared t = carve();
+        const attn_job &job = p.simt.job;
+        const int64_t heads = job.batch * job.heads_kv, tasks = heads * p.key_blocks;
+        block_of_rows &w = *t.block;
+        for (;;) {
+            block_barrier(); // the task before is done with shared memory
+            if (thread_index() == 0) *t.ticket = take_ticket(p.ticket);
+            block_barrier();
+            const int64_t task = *t.ticket, key_block = task / heads;
+            if (task >= tasks) return;
+            if (thread_index() == 0) {
+                w.b = task % heads / job.heads_kv, w.hkv = task % heads % job.heads_kv;
+                w.seq = attn_sequence_of(&job, w.b);
+                int64_t first = 0, end = w.seq.q_len;
+                if (job.window_right != ATTN_OPEN) first = attn_max(0, key_block * Keys - job.window_right - w.seq.diagonal);
+                if (job.window_left != ATTN_OPEN)
+                    end = attn_min(end, (key_block + 1) * Keys + job.window_left - w.seq.diagonal);
+                w.row = attn_min(first, w.seq.q_len) / Rows * Rows;
+                w.rows = int(attn_max(attn_min(end, w.seq.q_len), 0));
+                w.found = key_block * Keys < w.seq.k_len;
+            }
+            block_barrier(); // it is found
+            if (w.found) run_task(p, t, key_block);
+        }
+    }
+
+    // ---- before and after ------------------------------------------------------------------------------------------------
+
+    // rest of 64 rows, by the products that dP is made of, so that a row of one key, where O is V, has dS = 0 exactly; dQ and counters are cleared.
+    DEVICE void prepare(const attn_backward_tensor &p)
+    {
+        const attn_job &job = p.simt.job;
+        char *dout = shared_memory(), *out = dout + Rows * Pitch;
+        const int64_t tasks = job.batch * job.heads_q * p.row_blocks;
+        if (block_index() == 0 && thread_index() == 0) *p.ticket = 0;
+        for (int64_t task = block_index(); task < tasks; task += block_count()) {
+            const int i = int(task % p.row_blocks) * Rows;
+            const int64_t h = task / p.row_blocks % job.heads_q, b = task / p.row_blocks / job.heads_q;
+            const attn_sequence s = attn_sequence_of(&job, b);
+            if (i >= s.q_len) continue;
+            const int count = int(attn_min(Rows, s.q_len - i));
+            const int64_t at = s.q_row + i, tile = h * p.tiles_of_head + attn_backward_tile(&job, b, i);
+            block_barrier(); // tiles are used up
+            copy_tile<Tiles, Rows, D>(job.dout.data + 2 * attn_row_offset(&job.dout, s.q_batch, h, at), job.dout.stride[2], count,
+                                      int(job.head_dim_v), p.eightfold != 0, dout);
+            copy_tile<Tiles, Rows, D>(job.out.data + 2 * attn_row_offset(&job.out, s.q_batch, h, at), job.out.stride[2], count,
+                                      int(job.head_dim_v), p.eightfold != 0, out);
+            if (p.dq) {
+#pragma unroll 1
+                for (int c = 4 * int(thread_index()); c < Rows * D; c += 4 * BACKWARD_THREADS)
+                    store_vector(p.dq + tile * (Rows * D) + c, float4{0, 0, 0, 0});
+                if (p.counters && thread_index() == 0) p.counters[tile] = 0;
+            }
+            copies_complete();
+            block_barrier(); // dO and O are complete
+            if (warp() >= Rows / 16) continue;
+            float x[1][1][8];
+            clear(x);
+            Tiles::template multiply_tiles<1, 1, D, false, false, Pitch, Pitch>(Tiles::first(dout, D, 16 * warp(), 0),
+                                                                             Tiles::second(out, D, 16 * warp(), 0), x);
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                const int r = 16 * warp() + Tiles::row(e);
+                if (Tiles::row(e) != Tiles::column(e) || r >= count) continue;
+                float rest = x[0][0][e];
+                if (job.dlse.data) rest -= attn_load_float(&job.dlse, attn_row_offset(&job.dlse, s.q_batch, h, at + r));
+                p.simt.rest[(s.q_batch * job.heads_q + h) * job.q_span.room + at + r] = rest;
+            }
+        }
+    }
+
+    // dQ from where it is summed to its place.
+    DEVICE void finish(const attn_backward_tensor &p)
+    {
+        const attn_job &job = p.simt.job;
+        const int64_t tasks = job.batch * job.heads_q * p.row_blocks;
+        float *scratch = reinterpret_cast<float *>(shared_memory()) + warp() * (16 * 20);
+        const int row = 32 * (warp() & 1), column = D / 4 * (warp() >> 1);
+        for (int64_t task = block_index(); task < tasks; task += block_count()) {
+            const int i = int(task % p.row_blocks) * Rows;
+            const int64_t h = task / p.row_blocks % job.heads_q, b = task / p.row_blocks / job.heads_q;
+            const attn_sequence s = attn_sequence_of(&job, b);
+            if (i >= s.q_len) continue;
+            const int64_t tile = h * p.tiles_of_head + attn_backward_tile(&job, b, i);
+            const float *from = p.dq + tile * (Rows * D) + warp() * (QMB * QNB * 8 * 32) + lane();
+            float dq[QMB][QNB][8];
+#pragma unroll
+            for (int c = 0; c < QMB * QNB * 8; c++) dq[c / 8 / QNB][c / 8 % QNB][c % 8] = from[32 * c];
+            store_tiles<Tiles>(job, job.dq, attn_row_offset(&job.dq, s.q_batch, h, s.q_row + i), job.dq.stride[2], row, column,
+                               int(attn_min(Rows, s.q_len - i)), int(job.head_dim), job.scale, scratch, dq);
+        }
+    }
+};
+
+// The kernels of a type and shape.
+#define TENSOR_BACKWARD(name, is_bf16, d, keys)                                                                              \
+    KERNEL(name, BACKWARD_THREADS, 1, attn_backward_tensor, p) { tensor_backward<is_bf16, d, keys, false>::backward(p); }     \
+    KERNEL(name##_all, BACKWARD_THREADS, 1, attn_backward_tensor, p) { tensor_backward<is_bf16, d, keys, true>::backward(p); } \
+    KERNEL(name##_prepare, BACKWARD_THREADS, 1, attn_backward_tensor, p)                                                     \
+    {                                                                                                                        \
+        tensor_backward<is_bf16, d, keys, false>::prepare(p);                                                                \
+    }                                                                                                                        \
+    KERNEL(name##_finish, BACKWARD_THREADS, 1, attn_backward_tensor, p) { tensor_backward<is_bf16, d, keys, false>::finish(p); }
+
+#endif
