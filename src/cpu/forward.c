@@ -7,11 +7,9 @@
  * only for sequences cut into pieces, partial results [kv head][row][piece][Dv + 2] in float32. */
 #include "level.h"
 #include "rows.h"
-#include <stdio.h>
 
 enum {
     DECODE_ROWS = 16, /* up to this Sq the keys are cut, so that a few queries can keep many threads busy */
-    SMALL = 1 << 18,  /* multiply-adds (0.1 ms) below which waking other threads costs more than they save */
     CHUNK = 1024      /* keys of a piece then: 40 us of work and more, 8 bytes of partial result a key at Dv = 128 */
 };
 
@@ -90,19 +88,9 @@ static int64_t partial_floats(const attn_job *job) { return job->head_dim_v + 2;
 
 static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/* A forced kernel names its level; an isa that is forced too has to agree, or the plan is refused. */
-static const attn_cpu_level *choose_level(const attn_force *force)
-{
-    static const char prefix[] = "forward_";
-    if (force->isa[0]) return attn_cpu_find_level(force->isa);
-    if (strncmp(force->kernel, prefix, sizeof prefix - 1) == 0)
-        return attn_cpu_find_level(force->kernel + sizeof prefix - 1); /* attn_create() has asked has_kernel() */
-    return attn_cpu_best_level();
-}
-
 attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan)
 {
-    const attn_cpu_level *level = choose_level(&ctx->force);
+    const attn_cpu_level *level = attn_cpu_choose_level(&ctx->force, "forward");
     double partials = partial_bound(job, level->key_step) * (double)partial_floats(job) * sizeof(float);
     double starts = (double)job->batch * sizeof(sequence_start);
     size_t scratch = (size_t)ctx->threads * level->scratch_bytes(job, row_bound(ctx, level, job));
@@ -112,12 +100,9 @@ attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, 
         plan->workspace_bytes = aligned((size_t)starts) + aligned((size_t)partials) + scratch;
     }
     double products = (double)job->batch * (double)job->heads_q * (double)job->max_q * (double)job->max_k;
-    if (products * (double)(job->head_dim + job->head_dim_v) < SMALL && !ctx->force.threads) plan->threads = 1;
+    if (products * (double)(job->head_dim + job->head_dim_v) < ATTN_CPU_SMALL && !ctx->force.threads) plan->threads = 1;
     plan->num_splits = (int32_t)piece_count(job, level->key_step, job->max_q, job->max_k);
-    snprintf(plan->isa, sizeof plan->isa, "%s", level->name);
-    snprintf(plan->kernel, sizeof plan->kernel, "forward_%s", level->name);
-    snprintf(plan->reason, sizeof plan->reason, "host tensors; %s level %s",
-             ctx->force.isa[0] || ctx->force.kernel[0] ? "forced" : "best", level->name);
+    attn_cpu_name_plan(&ctx->force, "forward", level, plan);
     return ATTN_OK;
 }
 
