@@ -21,13 +21,6 @@
 
 enum { DQ_LANES = 16 }; /* strides of dQ */
 
-typedef struct sequence_start {
-    int64_t b;
-    int64_t work;           /* Sq Sk: sequences with most of it come first */
-    int64_t place;          /* of sequence number n, n being this entry's, in this order */
-    int64_t row, row_block; /* rows and row blocks of all sequences before in this order */
-} sequence_start;
-
 typedef struct hand_out { /* of steps; see next_step */
     atomic_flag taken;
     int64_t first, chain, step;
@@ -39,7 +32,7 @@ typedef struct backward_call {
     const attn_cpu_level *level;
     uint64_t dropout_key;
     int64_t chains, set, slots; /* set: chains that are handed out together */
-    sequence_start *start;      /* [batch] */
+    attn_cpu_start *start;      /* [batch] */
     float *lse, *rest;          /* of each row: LSE, +inf where there is none; dLSE - D */
     atomic_int *turn;           /* of each row block: steps that have added to its dQ */
     atomic_int *done;           /* of each chain: steps that have ended */
@@ -53,7 +46,7 @@ typedef struct backward_call {
 
 typedef struct chain {
     attn_cpu_block block; /* without rows or keys */
-    const sequence_start *start;
+    const attn_cpu_start *start;
     int64_t rows;  /* g Sq */
     int64_t index; /* of its first row in lse and rest */
     int64_t row_block;
@@ -92,7 +85,7 @@ static layout layout_of(const attn_job *job, const attn_cpu_level *level, int32_
         (double)job->heads_q * (job->q_span.offsets ? (double)job->q_span.room : (double)job->batch * (double)most_q);
     layout l = {.slot_rows = most_q * job->group};
     const double slots = job->dq.data ? fmin(2.0 * threads, chains) : 0.0;
-    const double starts = (double)job->batch * sizeof(sequence_start), stats = 2.0 * rows * sizeof(float);
+    const double starts = (double)job->batch * sizeof(attn_cpu_start), stats = 2.0 * rows * sizeof(float);
     const double counters = (rows / level->back_rows + 2.0 * chains) * sizeof(atomic_int);
     const double slot = (double)l.slot_rows * (double)attn_round_up(job->head_dim, DQ_LANES) * sizeof(float);
     l.bytes = starts + stats + counters + slots * slot;
@@ -141,7 +134,7 @@ static int64_t step_count(const backward_call *call, int64_t index)
 static chain chain_of(const backward_call *call, int64_t index)
 {
     const attn_job *job = call->job;
-    const sequence_start *start = &call->start[index / job->heads_kv];
+    const attn_cpu_start *start = &call->start[index / job->heads_kv];
     const int64_t hkv = index % job->heads_kv;
     chain c = {.start = start, .steps = step_count(call, index)};
     c.block = (attn_cpu_block){.job = job, .b = start->b, .hkv = hkv, .dropout_key = call->dropout_key};
@@ -446,12 +439,14 @@ static void run_bias(void *arg, int64_t task, int32_t thread)
     write_bias_tile(call, &t);
 }
 
-static void clear_bias(const attn_job *job)
+/* dbias of one batch and head. */
+static void run_bias_clearing(void *arg, int64_t task, int32_t thread)
 {
+    (void)thread;
+    const attn_job *job = ((const backward_call *)arg)->job;
     const int64_t *shape = job->bias_shape;
-    for (int64_t row = 0; row < shape[0] * shape[1] * shape[2]; row++) {
-        const int64_t at =
-            attn_bias_offset(&job->dbias, row / shape[2] / shape[1], row / shape[2] % shape[1], row % shape[2], 0);
+    for (int64_t i = 0; i < shape[2]; i++) {
+        const int64_t at = attn_bias_offset(&job->dbias, task / shape[1], task % shape[1], i, 0);
         for (int64_t j = 0; j < shape[3]; j++) attn_store_float(&job->dbias, at + j * job->dbias.stride[3], 0.0f);
     }
 }
@@ -507,7 +502,9 @@ static void run_key_padding(void *arg, int64_t task, int32_t thread)
 
 static void clear_everything(const attn_job *job)
 {
-    for (int64_t b = 0; b < job->batch && !job->accumulate; b++) {
+    backward_call call = {.job = job};
+    if (job->accumulate) return;
+    for (int64_t b = 0; b < job->batch; b++) {
         for (int64_t h = 0; h < job->heads_q; h++)
             clear_padding(job, &job->dq, &job->q_span, b, h, job->head_dim, true);
         for (int64_t h = 0; h < job->heads_kv; h++) {
@@ -515,35 +512,18 @@ static void clear_everything(const attn_job *job)
             clear_padding(job, &job->dv, &job->kv_span, b, h, job->head_dim_v, true);
         }
     }
-    if (job->accumulate) return;
-    if (job->dbias.data) clear_bias(job);
+    for (int64_t n = 0; n < job->bias_shape[0] * job->bias_shape[1] && job->dbias.data; n++)
+        run_bias_clearing(&call, n, 0);
     for (int64_t h = 0; h < job->heads_q && job->dsink; h++) job->dsink[h] = 0.0f;
-}
-
-/* Sequences with most work first. Shell's sort, because qsort may allocate. */
-static void order_sequences(sequence_start *start, int64_t count)
-{
-    for (int64_t gap = count / 2; gap > 0; gap /= 2)
-        for (int64_t n = gap; n < count; n++) {
-            const sequence_start moved = start[n];
-            int64_t at = n;
-            for (; at >= gap && start[at - gap].work < moved.work; at -= gap) start[at] = start[at - gap];
-            start[at] = moved;
-        }
 }
 
 static void place_sequences(backward_call *call)
 {
     const attn_job *job = call->job;
     int64_t row = 0, row_block = 0;
-    for (int64_t b = 0; b < job->batch; b++) {
-        const attn_sequence s = attn_sequence_of(job, b);
-        call->start[b] = (sequence_start){.b = b, .work = s.q_len * s.k_len};
-    }
-    order_sequences(call->start, job->batch);
+    attn_cpu_order_sequences(job, call->start);
     for (int64_t n = 0; n < job->batch; n++) {
         const int64_t rows = attn_sequence_of(job, call->start[n].b).q_len * job->group;
-        call->start[call->start[n].b].place = n;
         call->start[n].row = row;
         call->start[n].row_block = row_block;
         row += rows * job->heads_kv;
@@ -577,7 +557,7 @@ attn_status attn_cpu_backward(const attn_context *ctx, const attn_job *job, cons
         .whole_bias = job->dbias.data && is_whole_bias(job),
     };
     atomic_flag_clear(&call.next.taken);
-    call.start = (sequence_start *)(void *)next;
+    call.start = (attn_cpu_start *)(void *)next;
     call.lse = (float *)(void *)(next += l.starts);
     call.rest = (float *)(void *)(next += l.rows);
     call.turn = (atomic_int *)(void *)(next += l.rows);
@@ -587,7 +567,8 @@ attn_status attn_cpu_backward(const attn_context *ctx, const attn_job *job, cons
 
     const int64_t *bias = job->bias_shape;
     attn_cpu_parallel(plan->threads, call.chains, run_rows, &call);
-    if (call.whole_bias && !job->accumulate) clear_bias(job);
+    if (call.whole_bias && !job->accumulate)
+        attn_cpu_parallel(plan->threads, bias[0] * bias[1], run_bias_clearing, &call);
     if (job->dq.data || job->dk.data || job->dv.data || call.whole_bias)
         attn_cpu_parallel(plan->threads, plan->threads, run_steps, &call);
     if (job->dbias.data && !call.whole_bias)

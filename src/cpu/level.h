@@ -91,6 +91,19 @@ const attn_cpu_level *attn_cpu_choose_level(const attn_force *force, const char 
 /* plan's isa, kernel and reason. */
 void attn_cpu_name_plan(const attn_force *force, const char *operation, const attn_cpu_level *level, attn_plan *plan);
 
+/* A sequence's place in the order: those with most work come first, so that no thread begins a long one last. */
+typedef struct attn_cpu_start {
+    int64_t b;
+    int64_t work;  /* Sq Sk */
+    int64_t place; /* of sequence number n, n being the index of this entry */
+    /* What all sequences before in this order have: tasks and partial results of forward, rows and row blocks of backward. */
+    int64_t task, partial;
+    int64_t row, row_block;
+} attn_cpu_start;
+
+/* Fills b, work and place of the job's sequences, order.c. */
+void attn_cpu_order_sequences(const attn_job *job, attn_cpu_start *start);
+
 /* Multiply-adds (0.1 ms) below which waking other threads costs more than they save. */
 enum { ATTN_CPU_SMALL = 1 << 18 };
 
