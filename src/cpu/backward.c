@@ -6,8 +6,8 @@
  * out so that every wait is for one that some thread has begun. So five products suffice, no sum has two orders,
  * and one head keeps all threads busy.
  *
- * A chain's dQ is summed in float32 in a slot of the workspace and written by its last step. Chains are handed out in sets of as
- * many as there are threads; two sets have slots.
+ * A chain's dQ is summed in float32 in the workspace and written by its last step. Chains are handed out in sets of as
+ * many as there are threads; two sets have slots there, unless all chains have room in no more.
  *
  * dbias: where each of its elements belongs to one pair, tiles write it. Else it is a pass of its own over the elements,
  * which computes dS again (two products) for all that an element sums.
@@ -31,13 +31,13 @@ typedef struct backward_call {
     const attn_job *job;
     const attn_cpu_level *level;
     uint64_t dropout_key;
-    int64_t chains, set, slots; /* set: chains that are handed out together */
-    attn_cpu_start *start;      /* [batch] */
-    float *lse, *rest;          /* of each row: LSE, +inf where there is none; dLSE - D */
-    atomic_int *turn;           /* of each row block: steps that have added to its dQ */
-    atomic_int *done;           /* of each chain: steps that have ended */
-    float *slot;                /* [slots][slot_rows][dq_stride] */
-    int64_t slot_rows, dq_stride;
+    int64_t chains, set;   /* set: chains that are handed out together */
+    attn_cpu_start *start; /* [batch] */
+    float *lse, *rest;     /* of each row: LSE, +inf where there is none; dLSE - D */
+    atomic_int *turn;      /* of each row block: steps that have added to its dQ */
+    atomic_int *done;      /* of each chain: steps that have ended */
+    float *dq;             /* [slots][slot_rows][dq_stride]; without slots the rows of all chains */
+    int64_t slots, slot_rows, dq_stride;
     char *scratch;
     size_t scratch_bytes; /* of a thread: the level's, raw dS of a tile, sums of a tile of dbias */
     bool whole_bias;      /* no element of dbias sums pairs */
@@ -59,9 +59,9 @@ static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 typedef struct layout {
     double bytes;
-    size_t starts, rows, counters, slots; /* bytes of each part */
-    int64_t slot_count, slot_rows;
-    size_t scratch; /* of a thread */
+    size_t starts, rows, counters, dq; /* bytes of each part */
+    int64_t slots, slot_rows;          /* 0: every chain has room */
+    size_t scratch;                    /* of a thread */
 } layout;
 
 /* Pairs (row, key) of a tile of dbias, or of what it sums. */
@@ -79,22 +79,25 @@ static size_t tile_scratch_bytes(const attn_cpu_level *level, const attn_job *jo
 /* By the sizes of the problem alone. Doubles, because sizes may be anything until the sum is known to fit. */
 static layout layout_of(const attn_job *job, const attn_cpu_level *level, int32_t threads)
 {
-    const int64_t most_q = attn_min(job->q_span.room, job->max_q);
+    const bool packed = job->q_span.offsets != NULL; /* what they hold may change: one sequence may have all rows */
+    const int64_t most_q = packed ? job->q_span.room : attn_min(job->q_span.room, job->max_q);
     const double chains = (double)job->batch * (double)job->heads_kv;
-    const double rows =
-        (double)job->heads_q * (job->q_span.offsets ? (double)job->q_span.room : (double)job->batch * (double)most_q);
-    layout l = {.slot_rows = most_q * job->group};
-    const double slots = job->dq.data ? fmin(2.0 * threads, chains) : 0.0;
-    const double starts = (double)job->batch * sizeof(attn_cpu_start), stats = 2.0 * rows * sizeof(float);
+    const double rows = (double)job->heads_q * (packed ? 1.0 : (double)job->batch) * (double)most_q;
+    layout l = {.slots = 2 * (int64_t)threads, .slot_rows = most_q * job->group};
+    double dq_rows = (double)l.slots * (double)l.slot_rows;
+    if (dq_rows >= rows) {
+        l.slots = l.slot_rows = 0;
+        dq_rows = rows;
+    }
+    const double starts = (double)job->batch * sizeof(attn_cpu_start), stats = rows * sizeof(float);
     const double counters = (rows / level->back_rows + 2.0 * chains) * sizeof(atomic_int);
-    const double slot = (double)l.slot_rows * (double)attn_round_up(job->head_dim, DQ_LANES) * sizeof(float);
-    l.bytes = starts + stats + counters + slots * slot;
+    const double dq = job->dq.data ? dq_rows * (double)attn_round_up(job->head_dim, DQ_LANES) * sizeof(float) : 0.0;
+    l.bytes = starts + 2.0 * stats + counters + dq;
     if (l.bytes > 7e13) return l;
-    l.slot_count = (int64_t)slots;
     l.starts = aligned((size_t)starts);
-    l.rows = aligned((size_t)(stats / 2.0));
+    l.rows = aligned((size_t)stats);
     l.counters = aligned((size_t)counters);
-    l.slots = aligned((size_t)(slots * slot));
+    l.dq = aligned((size_t)dq);
     l.scratch = aligned(level->back_scratch_bytes(job) + tile_scratch_bytes(level, job));
     return l;
 }
@@ -113,11 +116,11 @@ attn_status attn_cpu_plan_backward(const attn_context *ctx, const attn_job *job,
     const attn_cpu_level *level = attn_cpu_choose_level(&ctx->force, "backward");
     const double products = (double)job->batch * (double)job->heads_q * (double)job->max_q * (double)job->max_k;
     if (products * (double)(job->head_dim + job->head_dim_v) < ATTN_CPU_SMALL && !ctx->force.threads) plan->threads = 1;
-    if (!is_nothing(job)) {
-        const layout l = layout_of(job, level, plan->threads);
+    if (!is_nothing(job)) { /* whatever max_q and max_k say of threads today */
+        const layout l = layout_of(job, level, ctx->threads);
         if (l.bytes > 7e13)
             return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", l.bytes);
-        plan->workspace_bytes = l.starts + 2 * l.rows + l.counters + l.slots + (size_t)plan->threads * l.scratch;
+        plan->workspace_bytes = l.starts + 2 * l.rows + l.counters + l.dq + (size_t)ctx->threads * l.scratch;
     }
     attn_cpu_name_plan(&ctx->force, "backward", level, plan);
     return ATTN_OK;
@@ -277,8 +280,9 @@ static void write_pairs(const backward_call *call, const attn_cpu_block *w, cons
     }
 }
 
-/* Adds the tile's dQ when it is this step's turn, and writes the rows in the last one. `all`: w's rows and all keys. */
-static void add_queries(const backward_call *call, const chain *c, const attn_cpu_block *w, int64_t slot, void *scratch)
+/* Adds the tile's dQ when it is this step's turn, and writes the rows in the last one. */
+static void add_queries(const backward_call *call, const chain *c, const attn_cpu_block *w, int64_t index,
+                        void *scratch)
 {
     const attn_job *job = call->job;
     attn_cpu_block all = *w;
@@ -288,7 +292,8 @@ static void add_queries(const backward_call *call, const chain *c, const attn_cp
     attn_block_band(&all, &first, &end);
     atomic_int *turn = &call->turn[c->row_block + w->row / call->level->back_rows];
     const int order = (int)(step - first / keys);
-    float *dq = call->slot + (slot * call->slot_rows + w->row) * call->dq_stride;
+    const int64_t base = call->slots ? index % call->slots * call->slot_rows : c->index;
+    float *dq = call->dq + (base + w->row) * call->dq_stride;
     wait_for(turn, order);
     call->level->add_queries(w, scratch, order == 0, dq, call->dq_stride);
     for (int r = 0; r < w->rows && step == (end - 1) / keys; r++)
@@ -309,7 +314,7 @@ static void run_step(const backward_call *call, int64_t index, int64_t step, int
     w.key = step * level->back_keys;
     w.key_end = attn_min(w.key + level->back_keys, w.seq.k_len);
     level->load_keys(&w, scratch, &sums);
-    if (job->dq.data && index >= call->slots)
+    if (job->dq.data && call->slots && index >= call->slots)
         wait_for(&call->done[index - call->slots], (int)step_count(call, index - call->slots));
     for (w.row = 0; w.row < c.rows; w.row += level->back_rows) {
         int64_t first, end;
@@ -319,7 +324,7 @@ static void run_step(const backward_call *call, int64_t index, int64_t step, int
         level->tile_gradients(&w, scratch, call->lse + c.index + w.row, call->rest + c.index + w.row, raw);
         if (raw) write_pairs(call, &w, raw);
         level->add_keys(&w, scratch);
-        if (job->dq.data) add_queries(call, &c, &w, index % call->slots, scratch);
+        if (job->dq.data) add_queries(call, &c, &w, index, scratch);
     }
     for (int64_t j = 0; j < w.key_end - w.key; j++) {
         const int64_t row = w.seq.k_row + w.key + j;
@@ -550,7 +555,7 @@ attn_status attn_cpu_backward(const attn_context *ctx, const attn_job *job, cons
         .dropout_key = job->has_dropout ? attn_job_dropout_key(job) : 0,
         .chains = job->batch * job->heads_kv,
         .set = plan->threads,
-        .slots = l.slot_count,
+        .slots = l.slots,
         .slot_rows = l.slot_rows,
         .dq_stride = attn_round_up(job->head_dim, DQ_LANES),
         .scratch_bytes = l.scratch,
@@ -561,8 +566,8 @@ attn_status attn_cpu_backward(const attn_context *ctx, const attn_job *job, cons
     call.lse = (float *)(void *)(next += l.starts);
     call.rest = (float *)(void *)(next += l.rows);
     call.turn = (atomic_int *)(void *)(next += l.rows);
-    call.slot = (float *)(void *)(next += l.counters);
-    call.scratch = next + l.slots;
+    call.dq = (float *)(void *)(next += l.counters);
+    call.scratch = next + l.dq;
     place_sequences(&call);
 
     const int64_t *bias = job->bias_shape;
