@@ -92,8 +92,8 @@ static attn_status plan_cuda(const attn_context *ctx, attn_op op, const attn_job
 {
     if (op == ATTN_OP_BACKWARD)
         return attn_fail(ATTN_UNSUPPORTED,
-                         "backward: the cuda backend has no kernels for it yet; the reference backend "
-                         "computes it");
+                         "backward: the cuda backend has no kernels for it yet; the cpu backend computes it, for "
+                         "tensors in host memory");
     return attn_cuda_plan_forward(ctx, job, plan);
 }
 
