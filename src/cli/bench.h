@@ -14,7 +14,7 @@ struct bench_options {
     int suite;    /* index into bench_suite_words, or BENCH_NOT_GIVEN */
     int dtype;    /* index into cli_float_types, or BENCH_NOT_GIVEN */
     int kv_dtype; /* index into cli_kv_types, or BENCH_NOT_GIVEN */
-    int causal, v_in_k, no_verify, json, steps, copies;
+    int backward, unordered, causal, v_in_k, no_verify, json, steps, copies;
     int32_t backend, ordinal; /* --device */
     int64_t threads;          /* 0: the library's default */
     int64_t repeat;           /* 0: a time budget instead */
@@ -40,7 +40,7 @@ enum { BENCH_TEXT = 160 };
 void bench_shape_text(const struct cli_shape *shape, char text[BENCH_TEXT]); /* as --shape takes it */
 void bench_case_text(const struct bench_case *c, char text[BENCH_TEXT]);     /* with types and mask */
 
-enum { BENCH_BLOCKS_MAX = 8 };
+enum { BENCH_BLOCKS_MAX = 10, ATTN_BENCH_COLUMNS = 576 /* the largest head size */ };
 
 /* One case on its way. */
 struct bench_run {
@@ -52,10 +52,11 @@ struct bench_run {
     double memory_bytes; /* what a case may take */
 
     attn_problem problem;
-    attn_exec exec; /* with a workspace, as a program that calls more than once has it */
+    attn_grads grads; /* --backward */
+    attn_exec exec;   /* with a workspace, as a program that calls more than once has it */
     attn_plan plan;
-    double flops; /* of visible pairs: 2 (D + DV) each */
-    double bytes; /* of K and V, once for each kv head */
+    double flops; /* of visible pairs: 2 (D + DV) each, backward 2 (3 D + 2 DV) */
+    double bytes; /* of K and V, once for each kv head; backward: of all tensors, once */
     double taken_bytes;
     void *blocks[BENCH_BLOCKS_MAX];
     int block_count;
@@ -78,6 +79,9 @@ int bench_open(struct bench_run *run);
 void bench_close(struct bench_run *run);
 /* Rows [first, first + rows) of one head as a tensor of its own, [1, 1, rows, D]. */
 attn_tensor bench_rows(const attn_tensor *t, int64_t b, int64_t h, int64_t first, int64_t rows);
+/* A contiguous tensor of the case's batch; those with numbers are filled with a sequence of their own. */
+int bench_new_tensor(struct bench_run *run, attn_dtype type, int64_t heads, int64_t tokens, int64_t columns,
+                     attn_tensor *tensor);
 /* The index of the GPU that --device names, as in attn_device_get; 0: none. */
 int32_t bench_gpu(const struct bench_options *options);
 
@@ -87,6 +91,14 @@ int bench_call(struct bench_run *run, int64_t calls, double *seconds);
 int bench_choose_batch(struct bench_run *run);
 /* Compares some rows of the output of the last call with the reference. */
 int bench_verify(struct bench_run *run);
+/* The first and the last of n, the one in the middle if `middle`, and others by chance; without repetition. Returns how
+ * many. */
+struct suite_random;
+int bench_choose(struct suite_random *random, int64_t n, int middle, int most, int64_t *chosen);
+/* --backward: the tensors besides, the forward whose out and lse it needs, and its bench_verify. */
+int bench_open_gradients(struct bench_run *run);
+int bench_forward_first(struct bench_run *run);
+int bench_verify_gradients(struct bench_run *run);
 /* Seconds for each ceiling and for warming up. */
 double bench_aside(const struct bench_options *options);
 /* Ceilings, warm-up, then the measured calls. */

@@ -57,7 +57,7 @@ void bench_case_text(const struct bench_case *c, char text[BENCH_TEXT])
 static int is_block(attn_dtype type) { return type == ATTN_Q8_0 || type == ATTN_Q4_0; }
 
 /* What the library would also refuse, but by the names of its fields. */
-static int check_case(const struct bench_case *c)
+static int check_case(const struct bench_case *c, int backward)
 {
     const struct cli_shape *s = &c->shape;
     char text[BENCH_TEXT];
@@ -69,6 +69,9 @@ static int check_case(const struct bench_case *c)
         return cli_fail(CLI_BAD_INPUT, "--shape: in %s the query heads are no multiple of the key/value heads", text);
     if (c->v_in_k && s->head_dim_v > s->head_dim)
         return cli_fail(CLI_BAD_INPUT, "--v-in-k: in --shape %s V has more columns than K", text);
+    if (backward && !(FLOATS >> c->kv_dtype & 1u))
+        return cli_fail(CLI_BAD_INPUT, "--backward takes keys and values of f32, f16 or bf16, not %s",
+                        attn_dtype_name(c->kv_dtype));
     if (is_block(c->kv_dtype) && (s->head_dim % 32 || s->head_dim_v % 32))
         return cli_fail(CLI_BAD_INPUT, "--kv-dtype %s needs head sizes that are multiples of 32, not those of %s",
                         attn_dtype_name(c->kv_dtype), text);
@@ -83,7 +86,7 @@ static int list_shapes(const struct bench_options *o, struct bench_case *cases, 
         struct bench_case *c = &cases[(*count)++];
         *c = (struct bench_case){.dtype = dtype, .kv_dtype = kv_dtype, .causal = o->causal, .v_in_k = o->v_in_k};
         int status = cli_parse_shape("--shape", o->shapes.count ? o->shapes.items[n] : DEFAULT_SHAPE, &c->shape);
-        if (!status) status = check_case(c);
+        if (!status) status = check_case(c, o->backward);
         if (status) return status;
     }
     return CLI_OK;
@@ -94,7 +97,7 @@ static int is_wanted(const struct bench_options *o, const struct bench_case *c)
 {
     return (o->dtype == BENCH_NOT_GIVEN || cli_float_types[o->dtype] == c->dtype) &&
            (o->kv_dtype == BENCH_NOT_GIVEN || cli_kv_types[o->kv_dtype] == c->kv_dtype) && c->causal >= o->causal &&
-           c->v_in_k >= o->v_in_k;
+           c->v_in_k >= o->v_in_k && (!o->backward || (FLOATS >> c->kv_dtype & 1u && !c->v_in_k));
 }
 
 static int list_suite(const struct bench_options *o, struct bench_case *cases, int *count)

@@ -43,9 +43,10 @@ static int same_way(const attn_plan *a, const attn_plan *b)
 }
 
 /* Op, device, kernel, level and threads seldom change from row to row. */
-static void print_group(const attn_plan *plan)
+static void print_group(const attn_plan *plan, int backward)
 {
-    printf("\nforward on %s: kernel %s (%s)", cli_backend_name(plan->backend), plan->kernel, plan->isa);
+    printf("\n%s on %s: kernel %s (%s)", backward ? "backward" : "forward", cli_backend_name(plan->backend),
+           plan->kernel, plan->isa);
     if (plan->threads) printf(", %d thread%s", (int)plan->threads, plan->threads == 1 ? "" : "s");
     int cuda = plan->backend == ATTN_BACKEND_CUDA;
     printf("\n%-24s %-5s %-8s %-6s %10s %10s %9s %8s %6s  %-15s %s\n", "B,HQ,HKV,SQ,SK,D[,DV]", "type", "k and v",
@@ -67,7 +68,7 @@ void bench_print_row(const struct bench_run *run, const struct bench_run *before
     const struct bench_case *c = run->c;
     struct bench_ceiling ceiling = bench_ceiling_of(run);
     char shape[BENCH_TEXT], a[32], b[32], d[32], e[32], share[32] = "-", of[64] = "-", check[32] = "-";
-    if (!before || !same_way(&run->plan, &before->plan)) print_group(&run->plan);
+    if (!before || !same_way(&run->plan, &before->plan)) print_group(&run->plan, run->options->backward);
     bench_shape_text(&c->shape, shape);
     if (ceiling.kind && isfinite(run->median)) {
         snprintf(share, sizeof share, "%.1f%%", 100 * ceiling.floor / run->median);
@@ -102,7 +103,7 @@ static void json_count(struct cli_json *json, const char *key, double count)
 static void json_way(struct cli_json *json, const struct bench_run *run)
 {
     const attn_plan *plan = &run->plan;
-    cli_json_text(json, "op", "forward");
+    cli_json_text(json, "op", run->options->backward ? "backward" : "forward");
     cli_json_text(json, "device", cli_backend_name(plan->backend));
     cli_json_text(json, "kernel", plan->kernel);
     cli_json_text(json, "isa", plan->isa);

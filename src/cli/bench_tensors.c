@@ -66,8 +66,8 @@ static int take(struct bench_run *run, double bytes, void **block)
     return CLI_OK;
 }
 
-static int new_tensor(struct bench_run *run, attn_dtype type, int64_t heads, int64_t tokens, int64_t columns,
-                      attn_tensor *tensor)
+int bench_new_tensor(struct bench_run *run, attn_dtype type, int64_t heads, int64_t tokens, int64_t columns,
+                     attn_tensor *tensor)
 {
     int64_t batch = run->c->shape.batch;
     double rows = (double)batch * (double)heads * (double)tokens;
@@ -201,6 +201,17 @@ static double kv_bytes(const struct bench_case *c, const attn_problem *p)
     return row * (double)s->batch * (double)s->heads_kv * (double)s->seq_k;
 }
 
+/* Backward reads Q, O, dO, K and V, and writes the gradients of Q, K and V. */
+static double backward_bytes(const struct bench_case *c)
+{
+    const struct cli_shape *s = &c->shape;
+    const double d = (double)s->head_dim, dv = (double)s->head_dim_v;
+    const double query = (2 * d + 2 * dv) * (double)attn_dtype_bytes(c->dtype, 1);
+    const double key = 2 * (d + dv) * (double)attn_dtype_bytes(c->kv_dtype, 1);
+    return (double)s->batch *
+           (query * (double)s->heads_q * (double)s->seq_q + key * (double)s->heads_kv * (double)s->seq_k);
+}
+
 /* What the verification takes for a while: K and V of one head as float64 and, for the naive implementation, as float32;
  * and a few numbers for each key. */
 static double verification_bytes(const struct bench_run *run)
@@ -215,10 +226,10 @@ static int new_tensors(struct bench_run *run)
     const struct bench_case *c = run->c;
     const struct cli_shape *s = &c->shape;
     attn_problem *p = &run->problem;
-    int status = new_tensor(run, c->kv_dtype, s->heads_kv, s->seq_k, s->head_dim, &p->k);
-    if (!status && !c->v_in_k) status = new_tensor(run, c->kv_dtype, s->heads_kv, s->seq_k, s->head_dim_v, &p->v);
-    if (!status) status = new_tensor(run, c->dtype, s->heads_q, s->seq_q, s->head_dim, &p->q);
-    if (!status) status = new_tensor(run, c->dtype, s->heads_q, s->seq_q, s->head_dim_v, &p->out);
+    int status = bench_new_tensor(run, c->kv_dtype, s->heads_kv, s->seq_k, s->head_dim, &p->k);
+    if (!status && !c->v_in_k) status = bench_new_tensor(run, c->kv_dtype, s->heads_kv, s->seq_k, s->head_dim_v, &p->v);
+    if (!status) status = bench_new_tensor(run, c->dtype, s->heads_q, s->seq_q, s->head_dim, &p->q);
+    if (!status) status = bench_new_tensor(run, c->dtype, s->heads_q, s->seq_q, s->head_dim_v, &p->out);
     if (c->v_in_k) {
         p->v = p->k;
         p->v.shape[3] = s->head_dim_v;
@@ -231,7 +242,9 @@ static int query(struct bench_run *run)
 {
     char text[BENCH_TEXT + 8] = "--shape ";
     bench_case_text(run->c, text + strlen(text));
-    attn_status status = attn_query(run->context, ATTN_OP_FORWARD, &run->problem, NULL, NULL, &run->plan);
+    const int backward = run->options->backward;
+    attn_status status = attn_query(run->context, backward ? ATTN_OP_BACKWARD : ATTN_OP_FORWARD, &run->problem,
+                                    backward ? &run->grads : NULL, NULL, &run->plan);
     if (status != ATTN_OK) return cli_fail_library(status, text);
     if (run->plan.staged) return CLI_OK; /* the GPU's memory is the library's business then */
     run->exec.workspace_bytes = run->plan.workspace_bytes;
@@ -247,15 +260,20 @@ int bench_open(struct bench_run *run)
     run->plan = (attn_plan)ATTN_PLAN_INIT;
     p->mask = run->c->causal ? ATTN_CAUSAL : 0u;
     run->taken_bytes = verification_bytes(run);
+    const int backward = run->options->backward;
     int status = new_tensors(run);
+    if (!status && backward) status = bench_open_gradients(run);
     if (!status) status = query(run);
     if (!status) status = fill(run, &p->q, 0);
     if (!status) status = fill(run, &p->k, 1);
     if (!status && !run->c->v_in_k) status = fill(run, &p->v, 2);
+    if (!status && backward) status = fill(run, &run->grads.dout, 3);
+    if (!status && backward) status = bench_forward_first(run);
     if (status) return status;
-    run->flops = 2 * visible_pairs(run->c) * (double)s->batch * (double)s->heads_q *
-                 ((double)s->head_dim + (double)s->head_dim_v);
-    run->bytes = kv_bytes(run->c, p);
+    const double d = (double)s->head_dim, dv = (double)s->head_dim_v;
+    run->flops =
+        2 * visible_pairs(run->c) * (double)s->batch * (double)s->heads_q * (backward ? 3 * d + 2 * dv : d + dv);
+    run->bytes = backward ? backward_bytes(run->c) : kv_bytes(run->c, p);
     return CLI_OK;
 }
 

@@ -14,9 +14,7 @@
 
 enum { HEADS = 6, WINDOWS = 4, WINDOW_ROWS = 4, WHOLE_ROWS = 16, SEED = 2 };
 
-/* The first and the last of n, the one in the middle if `middle`, and others by chance; without repetition. Returns how
- * many. */
-static int choose(struct suite_random *random, int64_t n, int middle, int most, int64_t *chosen)
+int bench_choose(struct suite_random *random, int64_t n, int middle, int most, int64_t *chosen)
 {
     int count = 0;
     for (int draw = 0; draw < 4 * most && count < most; draw++) {
@@ -89,11 +87,11 @@ int bench_verify(struct bench_run *run)
     const struct cli_shape *s = &run->c->shape;
     struct suite_random random = suite_random_of(SEED, 0);
     int64_t rows = s->seq_q <= WHOLE_ROWS ? s->seq_q : WINDOW_ROWS, heads[HEADS], windows[WINDOWS];
-    int head_count = choose(&random, s->batch * s->heads_q, 0, HEADS, heads), status = CLI_OK;
+    int head_count = bench_choose(&random, s->batch * s->heads_q, 0, HEADS, heads), status = CLI_OK;
     run->verified = BENCH_VERIFIED;
     run->share = 0;
     for (int n = 0; n < head_count && !status; n++) {
-        int window_count = choose(&random, s->seq_q - rows + 1, 1, WINDOWS, windows);
+        int window_count = bench_choose(&random, s->seq_q - rows + 1, 1, WINDOWS, windows);
         for (int w = 0; w < window_count && !status; w++)
             status = verify_window(run, heads[n] / s->heads_q, heads[n] % s->heads_q, windows[w], rows);
     }

@@ -25,6 +25,8 @@ static const char help[] = "Usage: attn bench [OPTIONS]\n"
                            "  --kv-dtype T    Keys and values: f32, f16, bf16, f8_e4m3, f8_e5m2, i8, q8_0 or\n"
                            "                  q4_0; the default is that of the queries\n"
                            "  --v-in-k        V is the first DV columns of K (MLA)\n"
+                           "  --backward      The gradients of Q, K and V instead of the output\n"
+                           "  --unordered     Sums of dQ in any order: faster on GPUs, not repeatable\n"
                            "\n"
                            "How:\n"
                            "  --device D      auto (default), cpu, cuda, cuda:N or reference\n"
@@ -43,8 +45,10 @@ static const char help[] = "Usage: attn bench [OPTIONS]\n"
                            "  --help          Show this page\n"
                            "\n"
                            "Each row gives the median and the least time, and\n"
-                           "  GFLOP/s   2 (D + DV) for each query head and pair of query and visible key\n"
-                           "  GB/s      bytes of K and V, read once for each key/value head (--v-in-k: K)\n"
+                           "  GFLOP/s   2 (D + DV) for each query head and pair of query and visible key;\n"
+                           "            backward 2 (3 D + 2 DV), 2.5 times as much if D = DV\n"
+                           "  GB/s      bytes of K and V, read once for each key/value head (--v-in-k: K);\n"
+                           "            backward of Q, K, V, the output and all gradients\n"
                            "  share     of the ceiling that is nearer: multiplying and adding float32 at the\n"
                            "            kernel's instruction-set level (GFLOP/s, the kind fma_f32), or\n"
                            "            reading memory (GB/s, the kind read), whichever takes longer for\n"
@@ -89,6 +93,7 @@ static const char more[] = "JSON is an array of {\"op\", \"device\", \"kernel\",
                            "Examples:\n"
                            "  attn bench --shape 1,32,8,4096,4096,128 --causal --dtype f16\n"
                            "  attn bench --suite decode --kv-dtype q8_0 --json\n"
+                           "  attn bench --backward --shape 1,32,8,2048,2048,128 --causal\n"
                            "  attn bench --device cuda --shape 1,32,8,1,4096,128 --dtype f16\n";
 
 static int check_use(const struct bench_options *o)
@@ -96,6 +101,9 @@ static int check_use(const struct bench_options *o)
     if (o->suite != BENCH_NOT_GIVEN && o->shapes.count)
         return cli_fail(CLI_BAD_INPUT, "--suite and --shape exclude each other");
     if (o->repeat && o->seconds >= 0) return cli_fail(CLI_BAD_INPUT, "--repeat and --seconds exclude each other");
+    if (o->backward && (o->v_in_k || o->copies))
+        return cli_fail(CLI_BAD_INPUT, "--backward and %s exclude each other", o->v_in_k ? "--v-in-k" : "--copies");
+    if (o->unordered && !o->backward) return cli_fail(CLI_BAD_INPUT, "--unordered is for --backward");
     if (o->copies && (o->suite != BENCH_NOT_GIVEN || o->shapes.count || o->steps))
         return cli_fail(CLI_BAD_INPUT, "--copies measures no case: it excludes --shape, --suite and --steps");
     if (!o->steps) return CLI_OK;
@@ -115,6 +123,8 @@ static int parse_options(int argc, char **argv, struct bench_options *o)
     const struct cli_option table[] = {
         {.name = "--shape", .kind = CLI_LIST, .target = &o->shapes},
         {.name = "--suite", .kind = CLI_WORD, .target = &o->suite, .words = bench_suite_words},
+        {.name = "--backward", .kind = CLI_FLAG, .target = &o->backward},
+        {.name = "--unordered", .kind = CLI_FLAG, .target = &o->unordered},
         {.name = "--causal", .kind = CLI_FLAG, .target = &o->causal},
         {.name = "--dtype", .kind = CLI_WORD, .target = &o->dtype, .words = cli_float_words},
         {.name = "--kv-dtype", .kind = CLI_WORD, .target = &o->kv_dtype, .words = cli_kv_words},
@@ -197,7 +207,8 @@ static int run_case(struct bench *bench)
     int status = bench_open(run);
     if (!status && !bench->rows && !run->options->json && !run->options->steps) status = bench_print_header(run);
     if (!status) status = bench_call(run, 1, &run->first);
-    if (!status && !run->options->no_verify) status = bench_verify(run);
+    if (!status && !run->options->no_verify)
+        status = run->options->backward ? bench_verify_gradients(run) : bench_verify(run);
     if (!status && run->options->steps) return bench_steps(run);
     if (!status && run->verified != BENCH_WRONG) status = bench_measure(run);
     if (!status) report(bench);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The CPU backend: its levels and its table. */
 #include "level.h"
+#include <stdio.h>
 
 static const attn_cpu_level *const levels[] = {
 #define LEVEL(name) &attn_cpu_level_##name,
@@ -34,18 +35,38 @@ const char *attn_cpu_level_names(void)
 #undef LEVEL
 }
 
+/* Level of a kernel "OPERATION_LEVEL"; NULL: of another operation, not built, or not on this processor. */
+static const attn_cpu_level *level_of_kernel(const char *kernel, const char *operation)
+{
+    const size_t length = strlen(operation);
+    if (strncmp(kernel, operation, length) != 0 || kernel[length] != '_') return NULL;
+    return attn_cpu_find_level(kernel + length + 1);
+}
+
 static bool has_kernel(const char *kernel)
 {
-    static const char prefix[] = "forward_";
-    return strncmp(kernel, prefix, sizeof prefix - 1) == 0 && attn_cpu_find_level(kernel + sizeof prefix - 1);
+    return level_of_kernel(kernel, "forward") || level_of_kernel(kernel, "backward");
+}
+
+/* An isa and a kernel that are both forced have to agree, or the plan is refused. */
+const attn_cpu_level *attn_cpu_choose_level(const attn_force *force, const char *operation)
+{
+    if (force->isa[0]) return attn_cpu_find_level(force->isa);
+    const attn_cpu_level *level = level_of_kernel(force->kernel, operation);
+    return level ? level : attn_cpu_best_level();
+}
+
+void attn_cpu_name_plan(const attn_force *force, const char *operation, const attn_cpu_level *level, attn_plan *plan)
+{
+    const bool forced = force->isa[0] || level_of_kernel(force->kernel, operation);
+    snprintf(plan->isa, sizeof plan->isa, "%s", level->name);
+    snprintf(plan->kernel, sizeof plan->kernel, "%s_%s", operation, level->name);
+    snprintf(plan->reason, sizeof plan->reason, "host tensors; %s level %s", forced ? "forced" : "best", level->name);
 }
 
 static attn_status plan_cpu(const attn_context *ctx, attn_op op, const attn_job *job, attn_plan *plan)
 {
-    if (op == ATTN_OP_BACKWARD)
-        return attn_fail(ATTN_UNSUPPORTED,
-                         "backward is not implemented on the CPU yet; the reference backend computes it in float64");
-    return attn_cpu_plan_forward(ctx, job, plan);
+    return op == ATTN_OP_BACKWARD ? attn_cpu_plan_backward(ctx, job, plan) : attn_cpu_plan_forward(ctx, job, plan);
 }
 
 const attn_backend_table attn_cpu_backend = {
@@ -54,6 +75,7 @@ const attn_backend_table attn_cpu_backend = {
     .has_kernel = has_kernel,
     .plan = plan_cpu,
     .forward = attn_cpu_forward,
+    .backward = attn_cpu_backward,
     .append = attn_cpu_append,
     .merge = attn_cpu_merge,
     .dropout_mask = attn_cpu_dropout_mask,

@@ -7,26 +7,18 @@
  * only for sequences cut into pieces, partial results [kv head][row][piece][Dv + 2] in float32. */
 #include "level.h"
 #include "rows.h"
-#include <stdio.h>
 
 enum {
     DECODE_ROWS = 16, /* up to this Sq the keys are cut, so that a few queries can keep many threads busy */
-    SMALL = 1 << 18,  /* multiply-adds (0.1 ms) below which waking other threads costs more than they save */
     CHUNK = 1024      /* keys of a piece then: 40 us of work and more, 8 bytes of partial result a key at Dv = 128 */
 };
-
-typedef struct sequence_start {
-    int64_t b;             /* the sequence: those with most work come first */
-    int64_t work;          /* Sq Sk */
-    int64_t task, partial; /* tasks and partial results (of Dv + 2 floats) of all sequences before in this order */
-} sequence_start;
 
 typedef struct forward_call {
     const attn_job *job;
     const attn_cpu_level *level;
     uint64_t dropout_key;
     int task_rows;         /* most rows of a block */
-    sequence_start *start; /* [batch] */
+    attn_cpu_start *start; /* [batch] */
     float *partials;
     char *scratch;
     size_t scratch_bytes; /* of a thread */
@@ -90,21 +82,11 @@ static int64_t partial_floats(const attn_job *job) { return job->head_dim_v + 2;
 
 static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/* A forced kernel names its level; an isa that is forced too has to agree, or the plan is refused. */
-static const attn_cpu_level *choose_level(const attn_force *force)
-{
-    static const char prefix[] = "forward_";
-    if (force->isa[0]) return attn_cpu_find_level(force->isa);
-    if (strncmp(force->kernel, prefix, sizeof prefix - 1) == 0)
-        return attn_cpu_find_level(force->kernel + sizeof prefix - 1); /* attn_create() has asked has_kernel() */
-    return attn_cpu_best_level();
-}
-
 attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan)
 {
-    const attn_cpu_level *level = choose_level(&ctx->force);
+    const attn_cpu_level *level = attn_cpu_choose_level(&ctx->force, "forward");
     double partials = partial_bound(job, level->key_step) * (double)partial_floats(job) * sizeof(float);
-    double starts = (double)job->batch * sizeof(sequence_start);
+    double starts = (double)job->batch * sizeof(attn_cpu_start);
     size_t scratch = (size_t)ctx->threads * level->scratch_bytes(job, row_bound(ctx, level, job));
     if (!attn_job_is_empty(job)) {
         if (partials + starts > 7e13)
@@ -112,12 +94,9 @@ attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, 
         plan->workspace_bytes = aligned((size_t)starts) + aligned((size_t)partials) + scratch;
     }
     double products = (double)job->batch * (double)job->heads_q * (double)job->max_q * (double)job->max_k;
-    if (products * (double)(job->head_dim + job->head_dim_v) < SMALL && !ctx->force.threads) plan->threads = 1;
+    if (products * (double)(job->head_dim + job->head_dim_v) < ATTN_CPU_SMALL && !ctx->force.threads) plan->threads = 1;
     plan->num_splits = (int32_t)piece_count(job, level->key_step, job->max_q, job->max_k);
-    snprintf(plan->isa, sizeof plan->isa, "%s", level->name);
-    snprintf(plan->kernel, sizeof plan->kernel, "forward_%s", level->name);
-    snprintf(plan->reason, sizeof plan->reason, "host tensors; %s level %s",
-             ctx->force.isa[0] || ctx->force.kernel[0] ? "forced" : "best", level->name);
+    attn_cpu_name_plan(&ctx->force, "forward", level, plan);
     return ATTN_OK;
 }
 
@@ -147,7 +126,7 @@ static void finish_row(const forward_call *call, const attn_sequence *s, int64_t
                          l == 0.0f ? -INFINITY : largest + logf(l));
 }
 
-static float *partial_of(const forward_call *call, const sequence_start *start, int64_t rows, int64_t pieces,
+static float *partial_of(const forward_call *call, const attn_cpu_start *start, int64_t rows, int64_t pieces,
                          int64_t hkv, int64_t row, int64_t piece)
 {
     return call->partials + (start->partial + (hkv * rows + row) * pieces + piece) * partial_floats(call->job);
@@ -173,7 +152,7 @@ static void run_block(void *arg, int64_t task, int32_t thread)
     const attn_job *job = call->job;
     const attn_cpu_level *level = call->level;
     attn_cpu_block w = {.job = job, .dropout_key = call->dropout_key};
-    const sequence_start *start = &call->start[find_sequence(call, task)];
+    const attn_cpu_start *start = &call->start[find_sequence(call, task)];
     w.b = start->b;
     w.seq = attn_sequence_of(job, w.b);
     int64_t rows = w.seq.q_len * job->group, each = block_rows(level, call->task_rows, rows);
@@ -226,7 +205,7 @@ static void run_fold(void *arg, int64_t task, int32_t thread)
     (void)thread;
     const forward_call *call = arg;
     const attn_job *job = call->job;
-    const sequence_start *start = &call->start[task / job->heads_kv];
+    const attn_cpu_start *start = &call->start[task / job->heads_kv];
     int64_t hkv = task % job->heads_kv;
     attn_sequence s = attn_sequence_of(job, start->b);
     int64_t rows = s.q_len * job->group, pieces = piece_count(job, call->level->key_step, s.q_len, s.k_len);
@@ -256,19 +235,6 @@ static void run_padding(void *arg, int64_t task, int32_t thread)
 }
 
 /* ---- the call -------------------------------------------------------------------------------- */
-
-/* Sequences with most work first, so that no thread begins a long one last. Shell's sort, because qsort may
- * allocate. */
-static void order_sequences(sequence_start *start, int64_t count)
-{
-    for (int64_t gap = count / 2; gap > 0; gap /= 2)
-        for (int64_t n = gap; n < count; n++) {
-            sequence_start moved = start[n];
-            int64_t at = n;
-            for (; at >= gap && start[at - gap].work < moved.work; at -= gap) start[at] = start[at - gap];
-            start[at] = moved;
-        }
-}
 
 /* Blocks as large as they may be, unless that would leave threads idle. Who computes a row cannot change it. */
 static int choose_task_rows(const forward_call *call, int most, int32_t threads)
@@ -300,11 +266,7 @@ attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const
         .scratch_bytes = level->scratch_bytes(job, most),
     };
     call.task_rows = choose_task_rows(&call, most, plan->threads);
-    for (int64_t b = 0; b < job->batch; b++) {
-        attn_sequence s = attn_sequence_of(job, b);
-        call.start[b] = (sequence_start){.b = b, .work = s.q_len * s.k_len};
-    }
-    order_sequences(call.start, job->batch);
+    attn_cpu_order_sequences(job, call.start);
     bool cut = false;
     int64_t task = 0, partial = 0;
     for (int64_t n = 0; n < job->batch; n++) {

@@ -45,6 +45,12 @@ typedef struct attn_cpu_state {
     int64_t o_stride;
 } attn_cpu_state;
 
+/* What backward sums up for the keys of a block, without the scale. */
+typedef struct attn_cpu_key_sums {
+    float *dk, *dv; /* [keys][stride], a stride of whole vectors */
+    int64_t dk_stride, dv_stride;
+} attn_cpu_key_sums;
+
 typedef struct attn_cpu_level {
     const char *name;
     unsigned needs; /* attn_cpu_features */
@@ -56,6 +62,21 @@ typedef struct attn_cpu_level {
     void (*forward)(const attn_cpu_block *block, void *scratch, attn_cpu_state *state);
     /* n elements of out from `offset` on = o * factor / divisor, rounded to out's type (a float type). */
     void (*store_row)(const attn_view *out, int64_t offset, int64_t n, const float *o, float factor, float divisor);
+
+    /* Backward goes by tiles: at most back_rows rows of a block against its keys [key, key_end), at most back_keys of them.
+     * Both numbers are part of the result, because they decide in which order is summed. */
+    int back_rows, back_keys;
+    size_t (*back_scratch_bytes)(const attn_job *job); /* of one thread; a multiple of 64 */
+    /* delta[r] = D of the block's rows. */
+    void (*deltas)(const attn_cpu_block *block, void *scratch, float *delta);
+    /* The block's keys into scratch, whose sums start at 0; `sums` shows where they are. */
+    void (*load_keys)(const attn_cpu_block *block, void *scratch, attn_cpu_key_sums *sums);
+    /* P and dS of the block's rows against these keys, into scratch. Of each row: lse, +inf for an empty one, and rest =
+     * dLSE - D. raw: NULL, or [rows][back_keys] for dS as a bias gets it, 0 where masked. */
+    void (*tile_gradients)(const attn_cpu_block *block, void *scratch, const float *lse, const float *rest, float *raw);
+    void (*add_keys)(const attn_cpu_block *block, void *scratch); /* the tile's dK and dV to the sums */
+    /* The tile's dQ, without the scale, to dq [rows][stride]; fresh: into it. stride: D rounded up to 16 */
+    void (*add_queries)(const attn_cpu_block *block, void *scratch, int fresh, float *dq, int64_t stride);
 } attn_cpu_level;
 
 #define LEVEL(name) extern const attn_cpu_level attn_cpu_level_##name;
@@ -65,11 +86,34 @@ typedef struct attn_cpu_level {
 const attn_cpu_level *attn_cpu_find_level(const char *name); /* NULL: not built, or not on this processor */
 const attn_cpu_level *attn_cpu_best_level(void);             /* of this processor */
 const char *attn_cpu_level_names(void);                      /* of the build, " scalar ..." */
+/* The level that is forced, by itself or by a kernel "`operation`_NAME", else the best. */
+const attn_cpu_level *attn_cpu_choose_level(const attn_force *force, const char *operation);
+/* plan's isa, kernel and reason. */
+void attn_cpu_name_plan(const attn_force *force, const char *operation, const attn_cpu_level *level, attn_plan *plan);
+
+/* A sequence's place in the order: those with most work come first, so that no thread begins a long one last. */
+typedef struct attn_cpu_start {
+    int64_t b;
+    int64_t work;  /* Sq Sk */
+    int64_t place; /* of sequence number n, n being the index of this entry */
+    /* What all sequences before in this order have: tasks and partial results of forward, rows and row blocks of backward. */
+    int64_t task, partial;
+    int64_t row, row_block;
+} attn_cpu_start;
+
+/* Fills b, work and place of the job's sequences, order.c. */
+void attn_cpu_order_sequences(const attn_job *job, attn_cpu_start *start);
+
+/* Multiply-adds (0.1 ms) below which waking other threads costs more than they save. */
+enum { ATTN_CPU_SMALL = 1 << 18 };
 
 /* The backend's operations, forward.c to dropout.c. */
 attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan);
 attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
                              const attn_exec *exec);
+attn_status attn_cpu_plan_backward(const attn_context *ctx, const attn_job *job, attn_plan *plan);
+attn_status attn_cpu_backward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
+                              const attn_exec *exec);
 attn_status attn_cpu_append(const attn_context *ctx, const attn_append_job *job, const attn_plan *plan,
                             const attn_exec *exec);
 attn_status attn_cpu_merge(const attn_context *ctx, const attn_merge_job *job, const attn_plan *plan,

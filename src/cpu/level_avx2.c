@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The level of AVX2, FMA and F16C (Haswell, Zen and later). */
 #define VECTOR_HEADER "vector_avx2.h"
-#include "forward_vector.h"
+#include "backward_vector.h"
 
-FORWARD_VECTOR_LEVEL(avx2, ATTN_CPU_AVX2 | ATTN_CPU_FMA | ATTN_CPU_F16C);
+VECTOR_LEVEL(avx2, ATTN_CPU_AVX2 | ATTN_CPU_FMA | ATTN_CPU_F16C);

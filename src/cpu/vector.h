@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the vector levels compute with: one header of vector operations a level (vector_NAME.h), and the functions of
  * whole vectors that are the same text for all of them. A level's file defines VECTOR_HEADER and includes
- * forward_vector.h, which includes this. */
+ * backward_vector.h, which includes forward_vector.h and so block_vector.h and this. */
 #ifndef ATTN_CPU_VECTOR_H
 #define ATTN_CPU_VECTOR_H
 

@@ -33,6 +33,17 @@ counts 400,130 --shape 1,2,1,2,10,3,2 --dtype f16 --kv-dtype i8 # a factor a row
 counts 400,70 --shape 1,2,1,2,10,3,2 --kv-dtype i8 --v-in-k     # K alone
 counts 3456,180 --shape 1,1,1,3,10,32 --kv-dtype q4_0 --v-in-k --causal
 
+# Backward: pairs * 2 (3 D + 2 DV); Q, O, dO, dQ and K, V, dK, dV once.
+counts 1200,704 --backward --shape 1,2,1,3,5,4
+counts 988,280 --backward --shape 1,2,1,2,10,3,2 --dtype f16 --kv-dtype bf16 --causal
+for type in f32 f16 bf16; do
+  measured "bench --backward with $type" --backward --kv-dtype $type --dtype $type --causal --device cpu \
+    --shape 2,4,2,3,9,32 --shape=1,2,1,140,170,64,32 --shape 1,1,1,20,9,32
+  same "bench --backward with $type" "$(grep -o -e '"op":"[^"]*"' -e '"verified":[a-z]*' <<< "$rows" |
+    sed 's/.*://' | tr '\n' ' ')" '"backward" true "backward" true "backward" true '
+  holds "bench --backward with $type" "$rows" '"kernel":"backward_'
+done
+
 # Every type, verified: whole and in windows, several cases in the order given.
 for type in f32 f16 bf16 f8_e4m3 f8_e5m2 i8 q8_0 q4_0; do
   measured "bench with $type" --kv-dtype $type --dtype bf16 --causal --device cpu \
@@ -134,7 +145,11 @@ bad 2 '--steps and --seconds exclude each other' bench --steps --seconds 1
 bad 2 '--steps takes one --shape' bench --steps --shape 1,1,1,1,1,1 --shape 1,1,1,1,1,1
 bad 2 '--shape is given more than 64 times' bench $(printf -- '--shape 1,1,1,1,1,1 %.0s' {1..65})
 bad 2 "got 'x'" bench x
-bad 2 "unknown option '--backward'" bench --backward
+bad 2 '--backward and --v-in-k exclude each other' bench --backward --v-in-k
+bad 2 '--backward and --copies exclude each other' bench --backward --copies
+bad 2 '--backward takes keys and values of f32, f16 or bf16, not q8_0' bench --backward --kv-dtype q8_0 --shape 1,1,1,1,1,32
+bad 2 '--suite prefill has no such case' bench --backward --suite prefill --kv-dtype q8_0
+bad 2 "unknown option '--backwards'" bench --backwards
 
 # What was measured before an error is whole.
 run bench "${one[@]}" --json --shape 1,1,1,1,1,1 --shape 1,1,1,1,1,577

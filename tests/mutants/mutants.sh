@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# mutants.sh BUILD_DIR [MUTANT...]: does the suite notice mistakes? For each deliberate mistake of mutants.txt
-# and mutants_vector.txt, or only for those named, builds the library with it and demands that `attn check` of
+# mutants.sh BUILD_DIR [MUTANT...]: does the suite notice mistakes? For each deliberate mistake of mutants.txt,
+# mutants_vector.txt and mutants_backward.txt, or only for those named, builds the library with it and demands that `attn check` of
 # BUILD_DIR reports a failure (exit status 1), or names the case in which it crashed, against that library;
 # without any mistake it must pass. Works in BUILD_DIR/mutants.
 #
@@ -20,7 +20,7 @@ build=$(cd "${1:?usage: $0 BUILD_DIR [MUTANT...]}" && pwd)
 shift
 work=$build/mutants
 base=$work/base
-lists=("$here/mutants.txt" "$here/mutants_vector.txt")
+lists=("$here/mutants.txt" "$here/mutants_vector.txt" "$here/mutants_backward.txt")
 check=${ATTN_CHECK:-$build/attn check --quick --fail-fast --device}
 seconds=${ATTN_CHECK_SECONDS:-300}
 cc=${CC:-cc}

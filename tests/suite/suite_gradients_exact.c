@@ -238,6 +238,49 @@ static void nan_stays(struct suite_check *check, const void *arg)
     gradient_unbuild(&w);
 }
 
+/* A sequence's gradients do not depend on what else is in the batch, on its place there or on the threads. */
+static void alone(struct suite_check *check, const void *arg)
+{
+    static const int32_t queries[] = {130, 5, 300, 33}, keys[] = {250, 400, 7, 250};
+    (void)arg;
+    for (int n = 0; n < 4; n++) {
+        const int32_t q[] = {queries[n], queries[(n + 1) % 4], queries[(n + 2) % 4], queries[(n + 3) % 4]};
+        const int32_t k[] = {keys[n], keys[(n + 1) % 4], keys[(n + 2) % 4], keys[(n + 3) % 4]};
+        struct gradient_case g = {.c = {.hq = 6,
+                                        .hkv = 2,
+                                        .d = 24,
+                                        .dropout = 0.2f,
+                                        .mask = ATTN_CAUSAL,
+                                        .q_used = q,
+                                        .k_used = k,
+                                        .q_lengths = n % 2 ? LENGTHS_PACKED : LENGTHS_USED,
+                                        .k_lengths = LENGTHS_USED,
+                                        .seed = 11},
+                                  .dlse = 1};
+        struct gradient_built one, all;
+        struct gradient_result x, y;
+        struct gradient_call call = {.ctx = suite_context(check->target, 3, NULL)};
+        if (!suite_expect(check, call.ctx != NULL, "no context")) return;
+        g.c.b = 1, g.c.sq = q[0], g.c.sk = k[0];
+        int ready = run_case(check, &g, &one, &x);
+        g.c.b = 4, g.c.sq = 300, g.c.sk = 400;
+        if (ready && gradient_build_case(check, &all, &g)) {
+            const int done = gradient_run(check, &all, &call, &y);
+            for (int m = DQ; done && m <= DV; m++)
+                suite_expect(
+                    check,
+                    !memcmp(x.x[m], y.x[m], sizeof(double) * (size_t)(one.gradient[m].rows * one.gradient[m].cols)),
+                    "%s of %d queries depends on the batch", gradient_name(m), (int)q[0]);
+            gradient_result_free(&y);
+            gradient_unbuild(&all);
+        }
+        attn_destroy(call.ctx);
+        if (!ready) return;
+        gradient_result_free(&x);
+        gradient_unbuild(&one);
+    }
+}
+
 /* Keys that no query belongs to: gradients of 0, whatever their number. The reference is slow and gets small heads. */
 static void no_queries(struct suite_check *check, const void *arg)
 {
@@ -302,6 +345,7 @@ void gradients_run_exact(struct suite *s)
             suite_each(s, b == r % 3, name, run_relation, &instance);
         }
     suite_each(s, 1, "gradients/one-key", one_key, NULL);
+    suite_each(s, 1, "gradients/alone", alone, NULL);
     suite_each(s, 1, "gradients/vanishing-sums", vanishing_sums, NULL);
     suite_each(s, 1, "gradients/nan-in-dout", nan_stays, &nan_case);
     suite_each(s, 1, "gradients/dout-feature-stride-0", dout_of_one_number, &shared);

@@ -112,6 +112,37 @@ static void not_by_lengths(struct suite_check *check, const void *arg)
                      bytes[1]);
 }
 
+/* Likewise of backward, where packed sequences may be cut otherwise without a bound being given. */
+static void not_by_offsets(struct suite_check *check, const void *arg)
+{
+    static char somewhere[64]; /* never looked at: only asked about */
+    static const int32_t even[] = {0, 1000, 2000, 3000}, uneven[] = {0, 1, 2999, 3000};
+    attn_problem p = ATTN_PROBLEM_INIT;
+    attn_grads g = ATTN_GRADS_INIT;
+    attn_plan plan[2] = {ATTN_PLAN_INIT, ATTN_PLAN_INIT};
+    (void)arg;
+    if (!check->target->host) {
+        suite_skip(check, "asks about memory that is not there");
+        return;
+    }
+    p.q = p.k = p.v = p.out = g.dout = g.dq = g.dk = g.dv = attn_bhsd(somewhere, ATTN_F32, 1, 4, 3000, 64);
+    p.lse = attn_bhsd(somewhere, ATTN_F32, 1, 4, 3000, 1);
+    p.q_len.count = p.kv_len.count = 3;
+    for (int n = 0; n < 2; n++) {
+        p.q_len.offsets = p.kv_len.offsets = n ? uneven : even;
+        attn_status status = attn_query(check->target->ctx, ATTN_OP_BACKWARD, &p, &g, NULL, &plan[n]);
+        if (status == ATTN_UNSUPPORTED) {
+            suite_skip(check, attn_last_error());
+            return;
+        }
+        suite_expect_status(check, status, ATTN_OK, "attn_query");
+    }
+    suite_expect(check, plan[0].workspace_bytes == plan[1].workspace_bytes, "%zu and %zu bytes for the same sizes",
+                 plan[0].workspace_bytes, plan[1].workspace_bytes);
+    suite_expect(check, plan[0].workspace_bytes <= (size_t)64 << 20, "a workspace of %zu bytes",
+                 plan[0].workspace_bytes);
+}
+
 /* No Sq x Sk: a long prefill needs no more than tiles for each thread. */
 static void bounded(struct suite_check *check, const void *arg)
 {
@@ -237,6 +268,7 @@ void suite_run_memory(struct suite *s)
 {
     suite_each(s, 1, "memory/workspace-too-small", too_small, NULL);
     suite_each(s, 1, "memory/workspace-not-by-lengths", not_by_lengths, NULL);
+    suite_each(s, 1, "memory/workspace-not-by-offsets", not_by_offsets, NULL);
     suite_each(s, 1, "memory/workspace-bounded", bounded, NULL);
     suite_each(s, 1, "memory/no-allocation-with-workspace", none_with_workspace, NULL);
     suite_each(s, 1, "memory/allocation-refused", refused, NULL);

@@ -188,6 +188,8 @@ static void forced_kernel(void **state)
     (void)state;
     attn_config config = ATTN_CONFIG_INIT;
     attn_plan plan;
+    config.force = "kernel=backward_scalar";
+    assert_int_equal(plan_of("", &config, &plan), ATTN_OK);
     config.force = "kernel=forward_scalar";
     assert_int_equal(plan_of("kernel=unheard_of", &config, &plan), ATTN_OK);
     assert_string_equal(plan.kernel, "forward_scalar");

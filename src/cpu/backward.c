@@ -1,0 +1,588 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Schedules a backward call. A chain is one kv head of one sequence, with all query heads of its group; its steps are blocks
+ * of keys, each against all row blocks that see one of them. dK and dV are a step's own. dQ of a row block is summed over
+ * the chain's steps, in key order whoever takes them: a counter for each row block says whose turn it is, and a step waits for
+ * the one before it, row block by row block, so that the threads of one chain run one behind the other. Steps are handed
+ * out so that every wait is for one that some thread has begun. So five products suffice, no sum has two orders,
+ * and one head keeps all threads busy.
+ *
+ * A chain's dQ is summed in float32 in the workspace and written by its last step. Chains are handed out in sets of as
+ * many as there are threads; two sets have slots there, unless all chains have room in no more.
+ *
+ * dbias: where each of its elements belongs to one pair, tiles write it. Else it is a pass of its own over the elements,
+ * which computes dS again (two products) for all that an element sums.
+ *
+ * Workspace: of each sequence where its rows start; LSE and dLSE - D of each row; counters; slots; scratch of each
+ * thread. Nothing of the size Sq Sk. */
+#include "level.h"
+#include "rows.h"
+#include <sched.h>
+#include <stdatomic.h>
+
+enum { DQ_LANES = 16 }; /* strides of dQ */
+
+typedef struct hand_out { /* of steps; see next_step */
+    atomic_flag taken;
+    int64_t first, chain, step;
+    bool any;
+} hand_out;
+
+typedef struct backward_call {
+    const attn_job *job;
+    const attn_cpu_level *level;
+    uint64_t dropout_key;
+    int64_t chains, set;   /* set: chains that are handed out together */
+    attn_cpu_start *start; /* [batch] */
+    float *lse, *rest;     /* of each row: LSE, +inf where there is none; dLSE - D */
+    atomic_int *turn;      /* of each row block: steps that have added to its dQ */
+    atomic_int *done;      /* of each chain: steps that have ended */
+    float *dq;             /* [slots][slot_rows][dq_stride]; without slots the rows of all chains */
+    int64_t slots, slot_rows, dq_stride;
+    char *scratch;
+    size_t scratch_bytes; /* of a thread: the level's, raw dS of a tile, sums of a tile of dbias */
+    bool whole_bias;      /* no element of dbias sums pairs */
+    hand_out next;
+} backward_call;
+
+typedef struct chain {
+    attn_cpu_block block; /* without rows or keys */
+    const attn_cpu_start *start;
+    int64_t rows;  /* g Sq */
+    int64_t index; /* of its first row in lse and rest */
+    int64_t row_block;
+    int64_t steps;
+} chain;
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+typedef struct layout {
+    double bytes;
+    size_t starts, rows, counters, dq; /* bytes of each part */
+    int64_t slots, slot_rows;          /* 0: every chain has room */
+    size_t scratch;                    /* of a thread */
+} layout;
+
+/* Pairs (row, key) of a tile of dbias, or of what it sums. */
+static size_t tile_pairs(const attn_cpu_level *level, const attn_job *job)
+{
+    return (size_t)attn_max(level->back_rows, job->group) * (size_t)level->back_keys;
+}
+
+static size_t tile_scratch_bytes(const attn_cpu_level *level, const attn_job *job)
+{
+    if (!job->dbias.data) return 0;
+    return tile_pairs(level, job) * (sizeof(float) + sizeof(double));
+}
+
+/* By the sizes of the problem alone. Doubles, because sizes may be anything until the sum is known to fit. */
+static layout layout_of(const attn_job *job, const attn_cpu_level *level, int32_t threads)
+{
+    const bool packed = job->q_span.offsets != NULL; /* what they hold may change: one sequence may have all rows */
+    const int64_t most_q = packed ? job->q_span.room : attn_min(job->q_span.room, job->max_q);
+    const double chains = (double)job->batch * (double)job->heads_kv;
+    const double rows = (double)job->heads_q * (packed ? 1.0 : (double)job->batch) * (double)most_q;
+    layout l = {.slots = 2 * (int64_t)threads, .slot_rows = most_q * job->group};
+    double dq_rows = (double)l.slots * (double)l.slot_rows;
+    if (dq_rows >= rows) {
+        l.slots = l.slot_rows = 0;
+        dq_rows = rows;
+    }
+    const double starts = (double)job->batch * sizeof(attn_cpu_start), stats = rows * sizeof(float);
+    const double counters = (rows / level->back_rows + 2.0 * chains) * sizeof(atomic_int);
+    const double dq = job->dq.data ? dq_rows * (double)attn_round_up(job->head_dim, DQ_LANES) * sizeof(float) : 0.0;
+    l.bytes = starts + 2.0 * stats + counters + dq;
+    if (l.bytes > 7e13) return l;
+    l.starts = aligned((size_t)starts);
+    l.rows = aligned((size_t)stats);
+    l.counters = aligned((size_t)counters);
+    l.dq = aligned((size_t)dq);
+    l.scratch = aligned(level->back_scratch_bytes(job) + tile_scratch_bytes(level, job));
+    return l;
+}
+
+static bool is_whole_bias(const attn_job *job)
+{
+    const int64_t full[4] = {job->batch, job->heads_q, job->max_q, job->max_k};
+    return memcmp(full, job->bias_shape, sizeof full) == 0;
+}
+
+/* Nothing to sum: all gradients are 0. */
+static bool is_nothing(const attn_job *job) { return attn_job_is_empty(job) || !job->group; }
+
+attn_status attn_cpu_plan_backward(const attn_context *ctx, const attn_job *job, attn_plan *plan)
+{
+    const attn_cpu_level *level = attn_cpu_choose_level(&ctx->force, "backward");
+    const double products = (double)job->batch * (double)job->heads_q * (double)job->max_q * (double)job->max_k;
+    if (products * (double)(job->head_dim + job->head_dim_v) < ATTN_CPU_SMALL && !ctx->force.threads) plan->threads = 1;
+    if (!is_nothing(job)) { /* whatever max_q and max_k say of threads today */
+        const layout l = layout_of(job, level, ctx->threads);
+        if (l.bytes > 7e13)
+            return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", l.bytes);
+        plan->workspace_bytes = l.starts + 2 * l.rows + l.counters + l.dq + (size_t)ctx->threads * l.scratch;
+    }
+    attn_cpu_name_plan(&ctx->force, "backward", level, plan);
+    return ATTN_OK;
+}
+
+/* ---- chains ---------------------------------------------------------------------------------- */
+
+static int64_t step_count(const backward_call *call, int64_t index)
+{
+    const attn_sequence s = attn_sequence_of(call->job, call->start[index / call->job->heads_kv].b);
+    return attn_ceil_div(s.k_len, call->level->back_keys);
+}
+
+static chain chain_of(const backward_call *call, int64_t index)
+{
+    const attn_job *job = call->job;
+    const attn_cpu_start *start = &call->start[index / job->heads_kv];
+    const int64_t hkv = index % job->heads_kv;
+    chain c = {.start = start, .steps = step_count(call, index)};
+    c.block = (attn_cpu_block){.job = job, .b = start->b, .hkv = hkv, .dropout_key = call->dropout_key};
+    c.block.seq = attn_sequence_of(job, start->b);
+    c.block.key_end = c.block.seq.k_len;
+    c.rows = c.block.seq.q_len * job->group;
+    c.index = start->row + hkv * c.rows;
+    c.row_block = start->row_block + hkv * attn_ceil_div(c.rows, call->level->back_rows);
+    return c;
+}
+
+static attn_cpu_block rows_at(const backward_call *call, const chain *c, int64_t row)
+{
+    attn_cpu_block w = c->block;
+    w.row = row;
+    w.rows = (int)attn_min(call->level->back_rows, c->rows - row);
+    return w;
+}
+
+static void *scratch_of(const backward_call *call, int32_t thread)
+{
+    return call->scratch + (size_t)thread * call->scratch_bytes;
+}
+
+/* Room behind the level's scratch: sums of a tile of dbias, raw dS of a tile. */
+static double *tile_sums(const backward_call *call, int32_t thread)
+{
+    return (double *)(void *)((char *)scratch_of(call, thread) + call->level->back_scratch_bytes(call->job));
+}
+
+static float *tile_raw(const backward_call *call, int32_t thread)
+{
+    return (float *)(tile_sums(call, thread) + tile_pairs(call->level, call->job));
+}
+
+/* ---- rows out -------------------------------------------------------------------------------- */
+
+/* A row of n sums of a gradient; ACCUMULATE adds them to what is there. */
+static void write_row(const backward_call *call, const attn_view *t, int64_t batch, int64_t h, int64_t row, int64_t n,
+                      float *x, float factor)
+{
+    const int64_t at = attn_row_offset(t, batch, h, row);
+    if (call->job->accumulate) {
+        for (int64_t d = 0; d < n; d++) x[d] = x[d] * factor + attn_load_float(t, at + d);
+        factor = 1.0f;
+    }
+    call->level->store_row(t, at, n, x, factor, 1.0f);
+}
+
+/* Gradients of rows that nothing adds to. */
+static void clear_row(const attn_job *job, const attn_view *t, int64_t batch, int64_t h, int64_t row, int64_t n)
+{
+    if (job->accumulate || n == 0) return;
+    memset(attn_element(t, attn_row_offset(t, batch, h, row)), 0, attn_dtype_bytes((attn_dtype)t->dtype, n));
+}
+
+/* Rows of sequence b's room outside [first, end) of them. */
+static void clear_padding(const attn_job *job, const attn_view *t, const attn_span *span, int64_t b, int64_t h,
+                          int64_t n, bool all)
+{
+    int64_t base, room, first, used;
+    if (!t->data) return;
+    attn_span_rows(span, b, &base, &room, &first, &used);
+    for (int64_t row = base; row < base + room; row++)
+        if (all || row < first || row >= first + used) clear_row(job, t, span->offsets ? 0 : b, h, row, n);
+}
+
+/* ---- phase 1: LSE and dLSE - D of rows ------------------------------------------------------- */
+
+static void run_rows(void *arg, int64_t task, int32_t thread)
+{
+    const backward_call *call = arg;
+    const attn_job *job = call->job;
+    const chain c = chain_of(call, task);
+    for (int64_t row = 0; row < c.rows; row += call->level->back_rows) {
+        const attn_cpu_block w = rows_at(call, &c, row);
+        float *rest = call->rest + c.index + row, *lse = call->lse + c.index + row;
+        call->level->deltas(&w, scratch_of(call, thread), rest);
+        for (int r = 0; r < w.rows; r++) {
+            const int64_t h = attn_block_head(&w, r), at = w.seq.q_row + attn_block_query(&w, r);
+            lse[r] = attn_load_float(&job->lse, attn_row_offset(&job->lse, w.seq.q_batch, h, at));
+            if (lse[r] == -INFINITY) lse[r] = INFINITY;
+            rest[r] = -rest[r];
+            if (job->dlse.data)
+                rest[r] += attn_load_float(&job->dlse, attn_row_offset(&job->dlse, w.seq.q_batch, h, at));
+        }
+    }
+}
+
+/* ---- phase 2: dQ, dK, dV --------------------------------------------------------------------- */
+
+/* The next step in the order set, block of keys, chain of the set. False: there is none. A lock, because steps take long:
+ * 60 us at 64 rows. */
+static bool next_step(backward_call *call, int64_t *chain_index, int64_t *step)
+{
+    hand_out *n = &call->next;
+    bool found = false;
+    while (atomic_flag_test_and_set_explicit(&n->taken, memory_order_acquire)) sched_yield();
+    while (n->first < call->chains && !found) {
+        const int64_t end = attn_min(n->first + call->set, call->chains);
+        for (; n->chain < end && !found; n->chain++) {
+            found = n->step < step_count(call, n->chain);
+            *chain_index = n->chain;
+            *step = n->step;
+        }
+        n->any = n->any || found;
+        if (found) break;
+        if (n->any) {
+            n->step++;
+        } else {
+            n->first = end;
+            n->step = 0;
+        }
+        n->chain = n->first;
+        n->any = false;
+    }
+    atomic_flag_clear_explicit(&n->taken, memory_order_release);
+    return found;
+}
+
+/* Until *counter is `count`. What is waited for runs, or its thread is about to; on a crowded machine that thread needs
+ * this core. */
+static void wait_for(atomic_int *counter, int count)
+{
+    for (int spins = 0; atomic_load_explicit(counter, memory_order_acquire) != count; spins++)
+        if (spins >= 64) sched_yield();
+}
+
+/* dS of a tile to dbias, where each element is one pair's. */
+static void write_pairs(const backward_call *call, const attn_cpu_block *w, const float *raw)
+{
+    const attn_view *t = &call->job->dbias;
+    for (int r = 0; r < w->rows; r++) {
+        const int64_t at = attn_bias_offset(t, w->b, attn_block_head(w, r), attn_block_query(w, r), w->key);
+        for (int64_t j = 0; j < w->key_end - w->key; j++) {
+            const int64_t to = at + j * t->stride[3];
+            const float old = call->job->accumulate ? attn_load_float(t, to) : 0.0f;
+            attn_store_float(t, to, old + raw[r * call->level->back_keys + j]);
+        }
+    }
+}
+
+/* Adds the tile's dQ when it is this step's turn, and writes the rows in the last one. */
+static void add_queries(const backward_call *call, const chain *c, const attn_cpu_block *w, int64_t index,
+                        void *scratch)
+{
+    const attn_job *job = call->job;
+    attn_cpu_block all = *w;
+    int64_t first, end, keys = call->level->back_keys, step = w->key / keys;
+    all.key = 0;
+    all.key_end = w->seq.k_len;
+    attn_block_band(&all, &first, &end);
+    atomic_int *turn = &call->turn[c->row_block + w->row / call->level->back_rows];
+    const int order = (int)(step - first / keys);
+    const int64_t base = call->slots ? index % call->slots * call->slot_rows : c->index;
+    float *dq = call->dq + (base + w->row) * call->dq_stride;
+    wait_for(turn, order);
+    call->level->add_queries(w, scratch, order == 0, dq, call->dq_stride);
+    for (int r = 0; r < w->rows && step == (end - 1) / keys; r++)
+        write_row(call, &job->dq, w->seq.q_batch, attn_block_head(w, r), w->seq.q_row + attn_block_query(w, r),
+                  job->head_dim, dq + r * call->dq_stride, job->scale);
+    atomic_store_explicit(turn, order + 1, memory_order_release);
+}
+
+static void run_step(const backward_call *call, int64_t index, int64_t step, int32_t thread)
+{
+    const attn_job *job = call->job;
+    const attn_cpu_level *level = call->level;
+    const chain c = chain_of(call, index);
+    void *scratch = scratch_of(call, thread);
+    float *raw = job->dbias.data && call->whole_bias ? tile_raw(call, thread) : NULL;
+    attn_cpu_key_sums sums;
+    attn_cpu_block w = c.block;
+    w.key = step * level->back_keys;
+    w.key_end = attn_min(w.key + level->back_keys, w.seq.k_len);
+    level->load_keys(&w, scratch, &sums);
+    if (job->dq.data && call->slots && index >= call->slots)
+        wait_for(&call->done[index - call->slots], (int)step_count(call, index - call->slots));
+    for (w.row = 0; w.row < c.rows; w.row += level->back_rows) {
+        int64_t first, end;
+        w.rows = (int)attn_min(level->back_rows, c.rows - w.row);
+        attn_block_band(&w, &first, &end);
+        if (first >= end) continue;
+        level->tile_gradients(&w, scratch, call->lse + c.index + w.row, call->rest + c.index + w.row, raw);
+        if (raw) write_pairs(call, &w, raw);
+        level->add_keys(&w, scratch);
+        if (job->dq.data) add_queries(call, &c, &w, index, scratch);
+    }
+    for (int64_t j = 0; j < w.key_end - w.key; j++) {
+        const int64_t row = w.seq.k_row + w.key + j;
+        if (job->dk.data)
+            write_row(call, &job->dk, w.seq.k_batch, w.hkv, row, job->head_dim, sums.dk + j * sums.dk_stride,
+                      job->scale);
+        if (job->dv.data)
+            write_row(call, &job->dv, w.seq.k_batch, w.hkv, row, job->head_dim_v, sums.dv + j * sums.dv_stride, 1.0f);
+    }
+    atomic_fetch_add_explicit(&call->done[index], 1, memory_order_release);
+}
+
+static void run_steps(void *arg, int64_t task, int32_t thread)
+{
+    int64_t index, step;
+    (void)task;
+    while (next_step(arg, &index, &step)) run_step(arg, index, step, thread);
+}
+
+/* ---- phase 3: dbias, where it sums ----------------------------------------------------------- */
+
+/* A tile of dbias: heads of one kv head or all heads, queries [i, i + queries) or all, keys [j, j + keys) or all. */
+typedef struct bias_tile {
+    int64_t b, hkv, i, queries, j, keys;
+    int64_t heads, sum_queries; /* rows of the sums: [heads][sum_queries][back_keys], 1 where it broadcasts */
+    double *sums;
+} bias_tile;
+
+/* Queries of a tile: as many as a row block has of all heads of a group. */
+static int64_t tile_queries(const backward_call *call)
+{
+    return attn_max(1, call->level->back_rows / call->job->group);
+}
+
+/* Adds the dS of a tile of pairs. */
+static void add_pairs(const backward_call *call, const bias_tile *t, const attn_cpu_block *w, const float *raw)
+{
+    const int64_t keys = call->level->back_keys;
+    const bool one_key = call->job->bias_shape[3] == 1;
+    for (int r = 0; r < w->rows; r++) {
+        const int64_t h = t->heads == 1 ? 0 : (w->row + r) % call->job->group;
+        const int64_t i = t->sum_queries == 1 ? 0 : attn_block_query(w, r) - t->i;
+        double *sum = t->sums + (h * t->sum_queries + i) * keys;
+        const float *ds = raw + r * keys;
+        for (int64_t j = 0; j < w->key_end - w->key; j++) sum[one_key ? 0 : j] += (double)ds[j];
+    }
+}
+
+/* All pairs of one kv head of one sequence that the tile sums. */
+static void sum_pairs(const backward_call *call, const bias_tile *t, int64_t index, int32_t thread)
+{
+    const attn_cpu_level *level = call->level;
+    const chain c = chain_of(call, index);
+    const int64_t rows = attn_min(c.rows, (t->i + t->queries) * call->job->group);
+    const int64_t key_end = attn_min(t->j + t->keys, c.block.seq.k_len);
+    void *scratch = scratch_of(call, thread);
+    float *raw = tile_raw(call, thread);
+    attn_cpu_key_sums unused;
+    for (int64_t key = t->j; key < key_end; key += level->back_keys) {
+        attn_cpu_block w = c.block;
+        w.key = key;
+        w.key_end = attn_min(key + level->back_keys, key_end);
+        level->load_keys(&w, scratch, &unused);
+        for (w.row = t->i * call->job->group; w.row < rows; w.row += level->back_rows) {
+            int64_t first, end;
+            w.rows = (int)attn_min(level->back_rows, rows - w.row);
+            attn_block_band(&w, &first, &end);
+            if (first >= end) continue;
+            level->tile_gradients(&w, scratch, call->lse + c.index + w.row, call->rest + c.index + w.row, raw);
+            add_pairs(call, t, &w, raw);
+        }
+    }
+}
+
+static int64_t chain_index(const backward_call *call, int64_t b, int64_t hkv)
+{
+    return call->start[b].place * call->job->heads_kv + hkv;
+}
+
+static void write_bias_tile(const backward_call *call, const bias_tile *t)
+{
+    const attn_job *job = call->job;
+    const int64_t *shape = job->bias_shape;
+    const int64_t keys = shape[3] > 1 ? attn_min(t->keys, shape[3] - t->j) : 1;
+    const int64_t queries = shape[2] > 1 ? attn_min(t->queries, shape[2] - t->i) : 1;
+    for (int64_t row = 0; row < t->heads * t->sum_queries; row++) {
+        const int64_t i = row % t->sum_queries, h = shape[1] > 1 ? t->hkv * job->group + row / t->sum_queries : 0;
+        if (i >= queries) continue;
+        const int64_t at = attn_bias_offset(&job->dbias, t->b, h, t->i + i, t->j);
+        for (int64_t j = 0; j < keys; j++) {
+            const int64_t to = at + j * job->dbias.stride[3];
+            const double old = job->accumulate ? (double)attn_load_float(&job->dbias, to) : 0.0;
+            attn_store_float(&job->dbias, to, (float)(old + t->sums[row * call->level->back_keys + j]));
+        }
+    }
+}
+
+static void run_bias(void *arg, int64_t task, int32_t thread)
+{
+    const backward_call *call = arg;
+    const attn_job *job = call->job;
+    const int64_t *shape = job->bias_shape, each = tile_queries(call), keys = call->level->back_keys;
+    const int64_t j_tiles = attn_ceil_div(shape[3], keys), i_tiles = attn_ceil_div(shape[2], each);
+    const int64_t units = shape[1] > 1 ? job->heads_kv : 1;
+    bias_tile t = {.heads = shape[1] > 1 ? job->group : 1, .sums = tile_sums(call, thread)};
+    t.j = task % j_tiles * keys;
+    t.i = task / j_tiles % i_tiles * each;
+    t.hkv = task / j_tiles / i_tiles % units;
+    t.b = task / j_tiles / i_tiles / units;
+    t.keys = shape[3] > 1 ? keys : ATTN_OPEN;
+    t.queries = shape[2] > 1 ? each : ATTN_MAX_SIZE;
+    t.sum_queries = shape[2] > 1 ? each : 1;
+    memset(t.sums, 0, tile_pairs(call->level, job) * sizeof *t.sums);
+    for (int64_t b = shape[0] > 1 ? t.b : 0; b < (shape[0] > 1 ? t.b + 1 : job->batch); b++)
+        for (int64_t h = shape[1] > 1 ? t.hkv : 0; h < (shape[1] > 1 ? t.hkv + 1 : job->heads_kv); h++)
+            sum_pairs(call, &t, chain_index(call, b, h), thread);
+    write_bias_tile(call, &t);
+}
+
+/* dbias of one batch and head. */
+static void run_bias_clearing(void *arg, int64_t task, int32_t thread)
+{
+    (void)thread;
+    const attn_job *job = ((const backward_call *)arg)->job;
+    const int64_t *shape = job->bias_shape;
+    for (int64_t i = 0; i < shape[2]; i++) {
+        const int64_t at = attn_bias_offset(&job->dbias, task / shape[1], task % shape[1], i, 0);
+        for (int64_t j = 0; j < shape[3]; j++) attn_store_float(&job->dbias, at + j * job->dbias.stride[3], 0.0f);
+    }
+}
+
+/* ---- phase 4: dsink, and rows that nothing adds to ------------------------------------------- */
+
+static void run_sink(void *arg, int64_t h, int32_t thread)
+{
+    (void)thread;
+    const backward_call *call = arg;
+    const attn_job *job = call->job;
+    const double sink = (double)job->sink[h];
+    double sum = 0.0;
+    for (int64_t b = 0; b < job->batch; b++) {
+        const chain c = chain_of(call, chain_index(call, b, h / job->group));
+        for (int64_t row = h % job->group; row < c.rows; row += job->group) {
+            const double p = exp(sink - (double)call->lse[c.index + row]);
+            if (p != 0.0) sum += p * (double)call->rest[c.index + row];
+        }
+    }
+    job->dsink[h] = (float)((job->accumulate ? (double)job->dsink[h] : 0.0) + sum);
+}
+
+/* dQ of row blocks without a key, and of padding. */
+static void run_query_padding(void *arg, int64_t task, int32_t thread)
+{
+    (void)thread;
+    const backward_call *call = arg;
+    const attn_job *job = call->job;
+    const chain c = chain_of(call, task);
+    for (int64_t g = 0; g < job->group; g++)
+        clear_padding(job, &job->dq, &job->q_span, c.block.b, c.block.hkv * job->group + g, job->head_dim, false);
+    for (int64_t row = 0; row < c.rows; row += call->level->back_rows) {
+        const attn_cpu_block w = rows_at(call, &c, row);
+        int64_t first, end;
+        attn_block_band(&w, &first, &end);
+        for (int r = 0; r < w.rows && first >= end; r++)
+            clear_row(job, &job->dq, w.seq.q_batch, attn_block_head(&w, r), w.seq.q_row + attn_block_query(&w, r),
+                      job->head_dim);
+    }
+}
+
+static void run_key_padding(void *arg, int64_t task, int32_t thread)
+{
+    (void)thread;
+    const attn_job *job = ((const backward_call *)arg)->job;
+    const int64_t b = task / job->heads_kv, h = task % job->heads_kv;
+    clear_padding(job, &job->dk, &job->kv_span, b, h, job->head_dim, false);
+    clear_padding(job, &job->dv, &job->kv_span, b, h, job->head_dim_v, false);
+}
+
+/* ---- the call -------------------------------------------------------------------------------- */
+
+static void clear_everything(const attn_job *job)
+{
+    backward_call call = {.job = job};
+    if (job->accumulate) return;
+    for (int64_t b = 0; b < job->batch; b++) {
+        for (int64_t h = 0; h < job->heads_q; h++)
+            clear_padding(job, &job->dq, &job->q_span, b, h, job->head_dim, true);
+        for (int64_t h = 0; h < job->heads_kv; h++) {
+            clear_padding(job, &job->dk, &job->kv_span, b, h, job->head_dim, true);
+            clear_padding(job, &job->dv, &job->kv_span, b, h, job->head_dim_v, true);
+        }
+    }
+    for (int64_t n = 0; n < job->bias_shape[0] * job->bias_shape[1] && job->dbias.data; n++)
+        run_bias_clearing(&call, n, 0);
+    for (int64_t h = 0; h < job->heads_q && job->dsink; h++) job->dsink[h] = 0.0f;
+}
+
+static void place_sequences(backward_call *call)
+{
+    const attn_job *job = call->job;
+    int64_t row = 0, row_block = 0;
+    attn_cpu_order_sequences(job, call->start);
+    for (int64_t n = 0; n < job->batch; n++) {
+        const int64_t rows = attn_sequence_of(job, call->start[n].b).q_len * job->group;
+        call->start[n].row = row;
+        call->start[n].row_block = row_block;
+        row += rows * job->heads_kv;
+        row_block += attn_ceil_div(rows, call->level->back_rows) * job->heads_kv;
+    }
+    call->done = call->turn + row_block;
+    for (int64_t n = 0; n < row_block + call->chains; n++) atomic_init(&call->turn[n], 0);
+}
+
+attn_status attn_cpu_backward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
+                              const attn_exec *exec)
+{
+    (void)ctx;
+    if (is_nothing(job)) {
+        clear_everything(job);
+        return ATTN_OK;
+    }
+    const attn_cpu_level *level = attn_cpu_find_level(plan->isa);
+    const layout l = layout_of(job, level, plan->threads);
+    char *next = exec->workspace;
+    backward_call call = {
+        .job = job,
+        .level = level,
+        .dropout_key = job->has_dropout ? attn_job_dropout_key(job) : 0,
+        .chains = job->batch * job->heads_kv,
+        .set = plan->threads,
+        .slots = l.slots,
+        .slot_rows = l.slot_rows,
+        .dq_stride = attn_round_up(job->head_dim, DQ_LANES),
+        .scratch_bytes = l.scratch,
+        .whole_bias = job->dbias.data && is_whole_bias(job),
+    };
+    atomic_flag_clear(&call.next.taken);
+    call.start = (attn_cpu_start *)(void *)next;
+    call.lse = (float *)(void *)(next += l.starts);
+    call.rest = (float *)(void *)(next += l.rows);
+    call.turn = (atomic_int *)(void *)(next += l.rows);
+    call.dq = (float *)(void *)(next += l.counters);
+    call.scratch = next + l.dq;
+    place_sequences(&call);
+
+    const int64_t *bias = job->bias_shape;
+    attn_cpu_parallel(plan->threads, call.chains, run_rows, &call);
+    if (call.whole_bias && !job->accumulate)
+        attn_cpu_parallel(plan->threads, bias[0] * bias[1], run_bias_clearing, &call);
+    if (job->dq.data || job->dk.data || job->dv.data || call.whole_bias)
+        attn_cpu_parallel(plan->threads, plan->threads, run_steps, &call);
+    if (job->dbias.data && !call.whole_bias)
+        attn_cpu_parallel(plan->threads,
+                          bias[0] * (bias[1] > 1 ? job->heads_kv : 1) * attn_ceil_div(bias[2], tile_queries(&call)) *
+                              attn_ceil_div(bias[3], level->back_keys),
+                          run_bias, &call);
+    if (job->dsink) attn_cpu_parallel(plan->threads, job->heads_q, run_sink, &call);
+    if (job->dq.data) attn_cpu_parallel(plan->threads, call.chains, run_query_padding, &call);
+    if (job->kv_span.used || job->kv_span.start) attn_cpu_parallel(plan->threads, call.chains, run_key_padding, &call);
+    return ATTN_OK;
+}

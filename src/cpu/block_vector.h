@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What forward and backward of the vector levels share: rows of any type in and out, the columns that a set of rows sees,
+ * scores up to the mask, dropout, packing into panels, and the register tile that every product is made of:
+ * TILE_ROWS x 2W sums, for each k two vectors of the panels and a broadcast of each row's element,
+ *     lane n of sum[r][v] = sum over k of a[r][k] b[k][vW + n].
+ * -inf and NaN pass through all of it as they are; what is masked is -inf by selection. */
+#ifndef ATTN_CPU_BLOCK_VECTOR_H
+#define ATTN_CPU_BLOCK_VECTOR_H
+
+#include "level.h"
+#include "vector.h"
+
+/* ---- rows in and out --------------------------------------------------------------------------- */
+
+/* Elements [0, n) of a row as floats, then zeros up to a multiple of W. */
+static void widen_row(const attn_view *view, int64_t batch, int64_t h, int64_t row, int64_t n, float *x)
+{
+    if (view->dtype == ATTN_F16 || view->dtype == ATTN_BF16) {
+        int64_t offset = attn_row_offset(view, batch, h, row), whole = n / W * W;
+        const char *p = attn_element(view, offset);
+        for (int64_t d = 0; d < whole; d += W) vf_store(x + d, vf_load_as(view->dtype, p, d));
+        for (int64_t d = whole; d < n; d++) x[d] = attn_load_float(view, offset + d);
+    } else {
+        attn_read_row(view, batch, h, row, n, x);
+    }
+    for (int64_t d = n; d < attn_round_up(n, W); d++) x[d] = 0.0f;
+}
+
+static void store_row(const attn_view *view, int64_t offset, int64_t n, const float *o, float factor, float divisor)
+{
+    char *out = attn_element(view, offset);
+    float x[W];
+    vf f = vf_set1(factor), l = vf_set1(divisor);
+    for (int64_t d = 0; d < n; d += W) {
+        /* + 0 makes -0 a 0: underflow may leave either, by how many fully masked steps came after */
+        vf y = vf_add(vf_div(vf_mul(vf_load(o + d), f), l), vf_zero());
+        if (n - d < W) {
+            vf_store(x, y);
+            for (int64_t e = 0; e < n - d; e++) attn_store_float(view, offset + d + e, x[e]);
+        } else if (view->dtype == ATTN_F32) {
+            vf_store((float *)(void *)out + d, y);
+        } else if (view->dtype == ATTN_F16) {
+            vf_store_f16(out + 2 * d, y);
+        } else {
+            vf_store_bf16(out + 2 * d, y);
+        }
+    }
+}
+
+/* Where rows of the block's head lie in memory: rows[n] for key + n, n in [from, to). */
+static void find_rows(const attn_cpu_block *w, const attn_view *view, int64_t key, int from, int to, const char **rows)
+{
+    int64_t batch, row;
+    if (!w->job->page_size) { /* asking for each key takes a tenth of decode's time */
+        attn_key_place(w->job, &w->seq, w->b, key + from, &batch, &row);
+        const char *at = attn_element(view, attn_row_offset(view, batch, w->hkv, row));
+        const int64_t step = attn_element(view, view->stride[2]) - attn_element(view, 0);
+        for (int n = from; n < to; n++) rows[n] = at + (n - from) * step;
+        return;
+    }
+    for (int n = from; n < to; n++) {
+        attn_key_place(w->job, &w->seq, w->b, key + n, &batch, &row);
+        rows[n] = attn_element(view, attn_row_offset(view, batch, w->hkv, row));
+    }
+}
+
+/* On Sapphire Rapids more lines can be on their way to L2 than to L1: 15 GB/s a thread against 11. */
+ALWAYS_INLINE void prefetch_to_l2(const char *p) { __builtin_prefetch(p, 0, 2); }
+
+/* Rows that kernels can load as they are; others are widened to float32 first. */
+static int is_direct(const attn_view *view, int64_t n) { return is_float_type(view->dtype) && n % W == 0; }
+
+static void widen_query(const attn_cpu_block *w, int64_t r, float *x)
+{
+    widen_row(&w->job->q, w->seq.q_batch, attn_block_head(w, r), w->seq.q_row + attn_block_query(w, r),
+              w->job->head_dim, x);
+}
+
+static void widen_key(const attn_cpu_block *w, const attn_view *view, int64_t key, int64_t n, float *x)
+{
+    int64_t batch, row;
+    attn_key_place(w->job, &w->seq, w->b, key, &batch, &row);
+    widen_row(view, batch, w->hkv, row, n, x);
+}
+
+/* ---- scores to P, the same for few and many rows ------------------------------------------------- */
+
+/* The columns of a step that a set of rows sees: [c0, c1) of them, within [a0, a1), whole vectors; `edge` if some
+ * row does not see all of [a0, a1). */
+typedef struct columns {
+    int64_t key; /* of column 0 */
+    int c0, c1, a0, a1;
+    int edge;
+} columns;
+
+static columns columns_of(const attn_cpu_block *w, int64_t row, int64_t rows, int64_t key, int step)
+{
+    columns c = {.key = key};
+    int64_t first, end, last_first, first_end;
+    attn_visible(w->job, &w->seq, attn_block_query(w, row), &first, &first_end);
+    attn_visible(w->job, &w->seq, attn_block_query(w, row + rows - 1), &last_first, &end);
+    first = attn_max(first, w->key);
+    end = attn_min(end, w->key_end);
+    c.c0 = (int)attn_min(step, attn_max(0, first - key));
+    c.c1 = (int)attn_max(c.c0, attn_min(step, end - key));
+    c.a0 = c.c0 / W * W;
+    c.a1 = (c.c1 + W - 1) / W * W;
+    c.edge = attn_max(last_first, w->key) > key + c.a0 || attn_min(first_end, w->key_end) < key + c.a1;
+    return c;
+}
+
+static void softcap_row(float cap, const columns *c, float *s)
+{
+    vf x = vf_set1(cap);
+    for (int n = c->a0; n < c->a1; n += W) vf_store(s + n, vf_mul(x, vf_tanh(vf_div(vf_load(s + n), x))));
+}
+
+static void bias_row(const attn_view *bias, int64_t offset, const columns *c, float *s)
+{
+    int64_t step = bias->stride[3];
+    int n = c->c0;
+    offset += n * step;
+    if (bias->dtype == ATTN_BOOL) {
+        for (; n < c->c1; n++, offset += step)
+            if (!bias->data[offset]) s[n] = -INFINITY;
+        return;
+    }
+    if (step == 1) {
+        const char *p = attn_element(bias, offset);
+        int whole = n + (c->c1 - n) / W * W, from = n;
+        if (bias->dtype == ATTN_F32)
+            for (; n < whole; n += W) vf_store(s + n, vf_add(vf_load(s + n), vf_load_as(ATTN_F32, p, n - from)));
+        else if (bias->dtype == ATTN_F16)
+            for (; n < whole; n += W) vf_store(s + n, vf_add(vf_load(s + n), vf_load_as(ATTN_F16, p, n - from)));
+        else
+            for (; n < whole; n += W) vf_store(s + n, vf_add(vf_load(s + n), vf_load_as(ATTN_BF16, p, n - from)));
+        offset += n - from;
+    }
+    for (; n < c->c1; n++, offset += step) s[n] += attn_load_float(bias, offset);
+}
+
+static void alibi_row(float slope, int64_t centre, const columns *c, float *s)
+{
+    int64_t distance = centre - c->key;                /* from column 0 to the aligned key */
+    if (distance > -(1 << 23) && distance < 1 << 23) { /* exact in float32 */
+        vf at = vf_sub(vf_set1((float)distance), vf_iota()), minus = vf_set1(-slope);
+        for (int n = c->a0; n < c->a1; n += W)
+            vf_store(s + n, vf_add(vf_load(s + n), vf_mul(minus, vf_abs(vf_sub(at, vf_set1((float)n))))));
+    } else {
+        for (int n = c->a0; n < c->a1; n++) s[n] -= slope * (float)(distance > n ? distance - n : n - distance);
+    }
+}
+
+/* What of section 1 follows the softcap: bias, ALiBi, the mask. */
+static void mask_scores(const attn_cpu_block *w, int64_t r, const columns *c, float *s)
+{
+    const attn_job *job = w->job;
+    int64_t i = attn_block_query(w, r), h = attn_block_head(w, r), first, end;
+    if (job->bias.data) bias_row(&job->bias, attn_bias_offset(&job->bias, w->b, h, i, c->key), c, s);
+    if (job->alibi) alibi_row(attn_alibi_slope(job, w->b, h), i + w->seq.diagonal, c, s);
+    if (!c->edge) return;
+    attn_visible(job, &w->seq, i, &first, &end);
+    first = attn_max(first, w->key) - c->key;
+    end = attn_min(end, w->key_end) - c->key;
+    for (int n = c->a0; n < c->a1 && n < first; n++) s[n] = -INFINITY;
+    for (int n = (int)attn_max(c->a0, end); n < c->a1; n++) s[n] = -INFINITY;
+}
+
+/* Scores of row r: everything of section 1 up to the mask, in its order. */
+static void finish_scores(const attn_cpu_block *w, int64_t r, const columns *c, float *s)
+{
+    if (w->job->softcap > 0.0f) softcap_row(w->job->softcap, c, s);
+    mask_scores(w, r, c, s);
+}
+
+static int has_finish(const attn_job *job) { return job->softcap > 0.0f || job->bias.data || job->alibi; }
+
+/* Keeps or drops P of row r. Columns 8 n .. 8 n + 7 are two calls of Philox. */
+static void drop_row(const attn_cpu_block *w, int64_t r, const columns *c, float *p)
+{
+    const attn_job *job = w->job;
+    uint32_t i = (uint32_t)(job->row_origin + attn_block_query(w, r)),
+             h = (uint32_t)(job->head_origin + attn_block_head(w, r));
+    uint32_t b = (uint32_t)(job->batch_origin + w->b);
+    for (int n = c->c0; n < c->c1;) {
+        uint64_t column = (uint64_t)(job->column_origin + c->key + n), eight = column & ~(uint64_t)7;
+        attn_philox half[2];
+        half[0] = attn_philox_4x32_10(attn_dropout_group(eight), i, h, b, w->dropout_key);
+        half[1] = attn_philox_4x32_10(attn_dropout_group(eight + 2), i, h, b, w->dropout_key);
+        for (; n < c->c1 && column < eight + 8; n++, column++) {
+            uint32_t word = half[column >> 1 & 1].word[attn_dropout_word(column)];
+            p[n] = word >= job->keep_threshold ? p[n] * job->keep_factor : 0.0f;
+        }
+    }
+}
+
+/* ---- packing, products ---------------------------------------------------------------------------- */
+
+/* W rows as a panel [d][W]. */
+ALWAYS_INLINE void pack_transposed_as(int32_t type, const char *const *rows, int64_t d, float *panel)
+{
+    for (int64_t at = 0; at < d; at += W) {
+        vf x[W];
+#pragma GCC unroll 16
+        for (int n = 0; n < W; n++) x[n] = vf_load_as(type, rows[n], at);
+        vf_transpose(x);
+#pragma GCC unroll 16
+        for (int n = 0; n < W; n++) vf_store(panel + (at + n) * W, x[n]);
+    }
+}
+
+static void pack_transposed(int32_t type, const char *const *rows, int64_t d, float *panel)
+{
+    if (type == ATTN_F32) pack_transposed_as(ATTN_F32, rows, d, panel);
+    else if (type == ATTN_F16) pack_transposed_as(ATTN_F16, rows, d, panel);
+    else pack_transposed_as(ATTN_BF16, rows, d, panel);
+}
+
+/* A row of n elements to its place in every panel of W columns [n / W][panel_rows][W]. */
+ALWAYS_INLINE void pack_row_as(int32_t type, const char *row, int64_t n, int panel_rows, float *panel)
+{
+    for (int64_t d = 0; d < n; d += W) vf_store(panel + d * panel_rows, vf_load_as(type, row, d));
+}
+
+ALWAYS_INLINE void pack_row(int32_t type, const char *row, int64_t n, int panel_rows, float *panel)
+{
+    if (type == ATTN_F32) pack_row_as(ATTN_F32, row, n, panel_rows, panel);
+    else if (type == ATTN_F16) pack_row_as(ATTN_F16, row, n, panel_rows, panel);
+    else pack_row_as(ATTN_BF16, row, n, panel_rows, panel);
+}
+
+/* sum[r][v] += sum over k of a[r * a_row + k * a_step] * b[v * b_panel + k * W ...]; all but depth and the
+ * pointers are constants wherever it is called, so that the sums are registers and a's offsets are immediate. */
+ALWAYS_INLINE void add_product(int rows, int vectors, int64_t depth, const float *a, int a_row, int a_step,
+                               const float *b, int64_t b_panel, vf sum[TILE_ROWS][2])
+{
+    for (int64_t k = 0; k < depth; k++) {
+        vf b0 = vf_load(b), b1 = vectors > 1 ? vf_load(b + b_panel) : b0;
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++) {
+            vf x = vf_set1(a[r * a_row]);
+            sum[r][0] = vf_fma(x, b0, sum[r][0]);
+            if (vectors > 1) sum[r][1] = vf_fma(x, b1, sum[r][1]);
+        }
+        a += a_step;
+        b += W;
+    }
+}
+
+ALWAYS_INLINE void clear_sums(int rows, int vectors, vf sum[TILE_ROWS][2])
+{
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) sum[r][v] = vf_zero();
+}
+
+#endif
