@@ -19,7 +19,10 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-enum { DQ_LANES = 16 }; /* strides of dQ */
+enum {
+    DQ_LANES = 16, /* strides of dQ */
+    ROW_PARTS = 8  /* of a chain, in phase 1: one may be all there is */
+};
 
 typedef struct hand_out { /* of steps; see next_step */
     atomic_flag taken;
@@ -211,8 +214,9 @@ static void run_rows(void *arg, int64_t task, int32_t thread)
 {
     const backward_call *call = arg;
     const attn_job *job = call->job;
-    const chain c = chain_of(call, task);
-    for (int64_t row = 0; row < c.rows; row += call->level->back_rows) {
+    const chain c = chain_of(call, task / ROW_PARTS);
+    const int64_t step = call->level->back_rows;
+    for (int64_t row = task % ROW_PARTS * step; row < c.rows; row += ROW_PARTS * step) {
         const attn_cpu_block w = rows_at(call, &c, row);
         float *rest = call->rest + c.index + row, *lse = call->lse + c.index + row;
         call->level->deltas(&w, scratch_of(call, thread), rest);
@@ -229,8 +233,8 @@ static void run_rows(void *arg, int64_t task, int32_t thread)
 
 /* ---- phase 2: dQ, dK, dV --------------------------------------------------------------------- */
 
-/* The next step in the order set, block of keys, chain of the set. False: there is none. A lock, because steps take long:
- * 60 us at 64 rows. */
+/* The next step in the order set, block of keys, chain of the set. False: there is none. A lock, because a step takes far
+ * longer than this. */
 static bool next_step(backward_call *call, int64_t *chain_index, int64_t *step)
 {
     hand_out *n = &call->next;
@@ -571,7 +575,7 @@ attn_status attn_cpu_backward(const attn_context *ctx, const attn_job *job, cons
     place_sequences(&call);
 
     const int64_t *bias = job->bias_shape;
-    attn_cpu_parallel(plan->threads, call.chains, run_rows, &call);
+    attn_cpu_parallel(plan->threads, call.chains * ROW_PARTS, run_rows, &call);
     if (call.whole_bias && !job->accumulate)
         attn_cpu_parallel(plan->threads, bias[0] * bias[1], run_bias_clearing, &call);
     if (job->dq.data || job->dk.data || job->dv.data || call.whole_bias)
