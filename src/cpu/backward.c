@@ -9,49 +9,15 @@
  * A chain's dQ is summed in float32 in the workspace and written by its last step. Chains are handed out in sets of as
  * many as there are threads; two sets have slots there, unless all chains have room in no more.
  *
- * dbias: where each of its elements belongs to one pair, tiles write it. Else it is a pass of its own over the elements,
- * which computes dS again (two products) for all that an element sums.
- *
  * Workspace: of each sequence where its rows start; LSE and dLSE - D of each row; counters; slots; scratch of each
  * thread. Nothing of the size Sq Sk. */
-#include "level.h"
-#include "rows.h"
+#include "backward.h"
 #include <sched.h>
-#include <stdatomic.h>
 
-enum { DQ_LANES = 16 }; /* strides of dQ */
-
-typedef struct hand_out { /* of steps; see next_step */
-    atomic_flag taken;
-    int64_t first, chain, step;
-    bool any;
-} hand_out;
-
-typedef struct backward_call {
-    const attn_job *job;
-    const attn_cpu_level *level;
-    uint64_t dropout_key;
-    int64_t chains, set;   /* set: chains that are handed out together */
-    attn_cpu_start *start; /* [batch] */
-    float *lse, *rest;     /* of each row: LSE, +inf where there is none; dLSE - D */
-    atomic_int *turn;      /* of each row block: steps that have added to its dQ */
-    atomic_int *done;      /* of each chain: steps that have ended */
-    float *dq;             /* [slots][slot_rows][dq_stride]; without slots the rows of all chains */
-    int64_t slots, slot_rows, dq_stride;
-    char *scratch;
-    size_t scratch_bytes; /* of a thread: the level's, raw dS of a tile, sums of a tile of dbias */
-    bool whole_bias;      /* no element of dbias sums pairs */
-    hand_out next;
-} backward_call;
-
-typedef struct chain {
-    attn_cpu_block block; /* without rows or keys */
-    const attn_cpu_start *start;
-    int64_t rows;  /* g Sq */
-    int64_t index; /* of its first row in lse and rest */
-    int64_t row_block;
-    int64_t steps;
-} chain;
+enum {
+    DQ_LANES = 16, /* strides of dQ */
+    ROW_PARTS = 8  /* of a chain, in phase 1: one may be all there is */
+};
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
@@ -63,18 +29,6 @@ typedef struct layout {
     int64_t slots, slot_rows;          /* 0: every chain has room */
     size_t scratch;                    /* of a thread */
 } layout;
-
-/* Pairs (row, key) of a tile of dbias, or of what it sums. */
-static size_t tile_pairs(const attn_cpu_level *level, const attn_job *job)
-{
-    return (size_t)attn_max(level->back_rows, job->group) * (size_t)level->back_keys;
-}
-
-static size_t tile_scratch_bytes(const attn_cpu_level *level, const attn_job *job)
-{
-    if (!job->dbias.data) return 0;
-    return tile_pairs(level, job) * (sizeof(float) + sizeof(double));
-}
 
 /* By the sizes of the problem alone. Doubles, because sizes may be anything until the sum is known to fit. */
 static layout layout_of(const attn_job *job, const attn_cpu_level *level, int32_t threads)
@@ -98,14 +52,8 @@ static layout layout_of(const attn_job *job, const attn_cpu_level *level, int32_
     l.rows = aligned((size_t)stats);
     l.counters = aligned((size_t)counters);
     l.dq = aligned((size_t)dq);
-    l.scratch = aligned(level->back_scratch_bytes(job) + tile_scratch_bytes(level, job));
+    l.scratch = aligned(level->back_scratch_bytes(job) + attn_cpu_bias_scratch_bytes(level, job));
     return l;
-}
-
-static bool is_whole_bias(const attn_job *job)
-{
-    const int64_t full[4] = {job->batch, job->heads_q, job->max_q, job->max_k};
-    return memcmp(full, job->bias_shape, sizeof full) == 0;
 }
 
 /* Nothing to sum: all gradients are 0. */
@@ -134,7 +82,7 @@ static int64_t step_count(const backward_call *call, int64_t index)
     return attn_ceil_div(s.k_len, call->level->back_keys);
 }
 
-static chain chain_of(const backward_call *call, int64_t index)
+chain attn_cpu_chain(const backward_call *call, int64_t index)
 {
     const attn_job *job = call->job;
     const attn_cpu_start *start = &call->start[index / job->heads_kv];
@@ -155,22 +103,6 @@ static attn_cpu_block rows_at(const backward_call *call, const chain *c, int64_t
     w.row = row;
     w.rows = (int)attn_min(call->level->back_rows, c->rows - row);
     return w;
-}
-
-static void *scratch_of(const backward_call *call, int32_t thread)
-{
-    return call->scratch + (size_t)thread * call->scratch_bytes;
-}
-
-/* Room behind the level's scratch: sums of a tile of dbias, raw dS of a tile. */
-static double *tile_sums(const backward_call *call, int32_t thread)
-{
-    return (double *)(void *)((char *)scratch_of(call, thread) + call->level->back_scratch_bytes(call->job));
-}
-
-static float *tile_raw(const backward_call *call, int32_t thread)
-{
-    return (float *)(tile_sums(call, thread) + tile_pairs(call->level, call->job));
 }
 
 /* ---- rows out -------------------------------------------------------------------------------- */
@@ -211,8 +143,9 @@ static void run_rows(void *arg, int64_t task, int32_t thread)
 {
     const backward_call *call = arg;
     const attn_job *job = call->job;
-    const chain c = chain_of(call, task);
-    for (int64_t row = 0; row < c.rows; row += call->level->back_rows) {
+    const chain c = attn_cpu_chain(call, task / ROW_PARTS);
+    const int64_t step = call->level->back_rows;
+    for (int64_t row = task % ROW_PARTS * step; row < c.rows; row += ROW_PARTS * step) {
         const attn_cpu_block w = rows_at(call, &c, row);
         float *rest = call->rest + c.index + row, *lse = call->lse + c.index + row;
         call->level->deltas(&w, scratch_of(call, thread), rest);
@@ -229,8 +162,8 @@ static void run_rows(void *arg, int64_t task, int32_t thread)
 
 /* ---- phase 2: dQ, dK, dV --------------------------------------------------------------------- */
 
-/* The next step in the order set, block of keys, chain of the set. False: there is none. A lock, because steps take long:
- * 60 us at 64 rows. */
+/* The next step in the order set, block of keys, chain of the set. False: there is none. A lock, because a step takes far
+ * longer than this. */
 static bool next_step(backward_call *call, int64_t *chain_index, int64_t *step)
 {
     hand_out *n = &call->next;
@@ -266,20 +199,6 @@ static void wait_for(atomic_int *counter, int count)
         if (spins >= 64) sched_yield();
 }
 
-/* dS of a tile to dbias, where each element is one pair's. */
-static void write_pairs(const backward_call *call, const attn_cpu_block *w, const float *raw)
-{
-    const attn_view *t = &call->job->dbias;
-    for (int r = 0; r < w->rows; r++) {
-        const int64_t at = attn_bias_offset(t, w->b, attn_block_head(w, r), attn_block_query(w, r), w->key);
-        for (int64_t j = 0; j < w->key_end - w->key; j++) {
-            const int64_t to = at + j * t->stride[3];
-            const float old = call->job->accumulate ? attn_load_float(t, to) : 0.0f;
-            attn_store_float(t, to, old + raw[r * call->level->back_keys + j]);
-        }
-    }
-}
-
 /* Adds the tile's dQ when it is this step's turn, and writes the rows in the last one. */
 static void add_queries(const backward_call *call, const chain *c, const attn_cpu_block *w, int64_t index,
                         void *scratch)
@@ -306,9 +225,9 @@ static void run_step(const backward_call *call, int64_t index, int64_t step, int
 {
     const attn_job *job = call->job;
     const attn_cpu_level *level = call->level;
-    const chain c = chain_of(call, index);
+    const chain c = attn_cpu_chain(call, index);
     void *scratch = scratch_of(call, thread);
-    float *raw = job->dbias.data && call->whole_bias ? tile_raw(call, thread) : NULL;
+    float *raw = job->dbias.data && call->whole_bias ? attn_cpu_bias_raw(call, thread) : NULL;
     attn_cpu_key_sums sums;
     attn_cpu_block w = c.block;
     w.key = step * level->back_keys;
@@ -322,7 +241,7 @@ static void run_step(const backward_call *call, int64_t index, int64_t step, int
         attn_block_band(&w, &first, &end);
         if (first >= end) continue;
         level->tile_gradients(&w, scratch, call->lse + c.index + w.row, call->rest + c.index + w.row, raw);
-        if (raw) write_pairs(call, &w, raw);
+        if (raw) attn_cpu_bias_write(call, &w, raw);
         level->add_keys(&w, scratch);
         if (job->dq.data) add_queries(call, &c, &w, index, scratch);
     }
@@ -344,119 +263,7 @@ static void run_steps(void *arg, int64_t task, int32_t thread)
     while (next_step(arg, &index, &step)) run_step(arg, index, step, thread);
 }
 
-/* ---- phase 3: dbias, where it sums ----------------------------------------------------------- */
-
-/* A tile of dbias: heads of one kv head or all heads, queries [i, i + queries) or all, keys [j, j + keys) or all. */
-typedef struct bias_tile {
-    int64_t b, hkv, i, queries, j, keys;
-    int64_t heads, sum_queries; /* rows of the sums: [heads][sum_queries][back_keys], 1 where it broadcasts */
-    double *sums;
-} bias_tile;
-
-/* Queries of a tile: as many as a row block has of all heads of a group. */
-static int64_t tile_queries(const backward_call *call)
-{
-    return attn_max(1, call->level->back_rows / call->job->group);
-}
-
-/* Adds the dS of a tile of pairs. */
-static void add_pairs(const backward_call *call, const bias_tile *t, const attn_cpu_block *w, const float *raw)
-{
-    const int64_t keys = call->level->back_keys;
-    const bool one_key = call->job->bias_shape[3] == 1;
-    for (int r = 0; r < w->rows; r++) {
-        const int64_t h = t->heads == 1 ? 0 : (w->row + r) % call->job->group;
-        const int64_t i = t->sum_queries == 1 ? 0 : attn_block_query(w, r) - t->i;
-        double *sum = t->sums + (h * t->sum_queries + i) * keys;
-        const float *ds = raw + r * keys;
-        for (int64_t j = 0; j < w->key_end - w->key; j++) sum[one_key ? 0 : j] += (double)ds[j];
-    }
-}
-
-/* All pairs of one kv head of one sequence that the tile sums. */
-static void sum_pairs(const backward_call *call, const bias_tile *t, int64_t index, int32_t thread)
-{
-    const attn_cpu_level *level = call->level;
-    const chain c = chain_of(call, index);
-    const int64_t rows = attn_min(c.rows, (t->i + t->queries) * call->job->group);
-    const int64_t key_end = attn_min(t->j + t->keys, c.block.seq.k_len);
-    void *scratch = scratch_of(call, thread);
-    float *raw = tile_raw(call, thread);
-    attn_cpu_key_sums unused;
-    for (int64_t key = t->j; key < key_end; key += level->back_keys) {
-        attn_cpu_block w = c.block;
-        w.key = key;
-        w.key_end = attn_min(key + level->back_keys, key_end);
-        level->load_keys(&w, scratch, &unused);
-        for (w.row = t->i * call->job->group; w.row < rows; w.row += level->back_rows) {
-            int64_t first, end;
-            w.rows = (int)attn_min(level->back_rows, rows - w.row);
-            attn_block_band(&w, &first, &end);
-            if (first >= end) continue;
-            level->tile_gradients(&w, scratch, call->lse + c.index + w.row, call->rest + c.index + w.row, raw);
-            add_pairs(call, t, &w, raw);
-        }
-    }
-}
-
-static int64_t chain_index(const backward_call *call, int64_t b, int64_t hkv)
-{
-    return call->start[b].place * call->job->heads_kv + hkv;
-}
-
-static void write_bias_tile(const backward_call *call, const bias_tile *t)
-{
-    const attn_job *job = call->job;
-    const int64_t *shape = job->bias_shape;
-    const int64_t keys = shape[3] > 1 ? attn_min(t->keys, shape[3] - t->j) : 1;
-    const int64_t queries = shape[2] > 1 ? attn_min(t->queries, shape[2] - t->i) : 1;
-    for (int64_t row = 0; row < t->heads * t->sum_queries; row++) {
-        const int64_t i = row % t->sum_queries, h = shape[1] > 1 ? t->hkv * job->group + row / t->sum_queries : 0;
-        if (i >= queries) continue;
-        const int64_t at = attn_bias_offset(&job->dbias, t->b, h, t->i + i, t->j);
-        for (int64_t j = 0; j < keys; j++) {
-            const int64_t to = at + j * job->dbias.stride[3];
-            const double old = job->accumulate ? (double)attn_load_float(&job->dbias, to) : 0.0;
-            attn_store_float(&job->dbias, to, (float)(old + t->sums[row * call->level->back_keys + j]));
-        }
-    }
-}
-
-static void run_bias(void *arg, int64_t task, int32_t thread)
-{
-    const backward_call *call = arg;
-    const attn_job *job = call->job;
-    const int64_t *shape = job->bias_shape, each = tile_queries(call), keys = call->level->back_keys;
-    const int64_t j_tiles = attn_ceil_div(shape[3], keys), i_tiles = attn_ceil_div(shape[2], each);
-    const int64_t units = shape[1] > 1 ? job->heads_kv : 1;
-    bias_tile t = {.heads = shape[1] > 1 ? job->group : 1, .sums = tile_sums(call, thread)};
-    t.j = task % j_tiles * keys;
-    t.i = task / j_tiles % i_tiles * each;
-    t.hkv = task / j_tiles / i_tiles % units;
-    t.b = task / j_tiles / i_tiles / units;
-    t.keys = shape[3] > 1 ? keys : ATTN_OPEN;
-    t.queries = shape[2] > 1 ? each : ATTN_MAX_SIZE;
-    t.sum_queries = shape[2] > 1 ? each : 1;
-    memset(t.sums, 0, tile_pairs(call->level, job) * sizeof *t.sums);
-    for (int64_t b = shape[0] > 1 ? t.b : 0; b < (shape[0] > 1 ? t.b + 1 : job->batch); b++)
-        for (int64_t h = shape[1] > 1 ? t.hkv : 0; h < (shape[1] > 1 ? t.hkv + 1 : job->heads_kv); h++)
-            sum_pairs(call, &t, chain_index(call, b, h), thread);
-    write_bias_tile(call, &t);
-}
-
-/* dbias of one batch and head. */
-static void run_bias_clearing(void *arg, int64_t task, int32_t thread)
-{
-    (void)thread;
-    const attn_job *job = ((const backward_call *)arg)->job;
-    const int64_t *shape = job->bias_shape;
-    for (int64_t i = 0; i < shape[2]; i++) {
-        const int64_t at = attn_bias_offset(&job->dbias, task / shape[1], task % shape[1], i, 0);
-        for (int64_t j = 0; j < shape[3]; j++) attn_store_float(&job->dbias, at + j * job->dbias.stride[3], 0.0f);
-    }
-}
-
-/* ---- phase 4: dsink, and rows that nothing adds to ------------------------------------------- */
+/* ---- phase 4, phase 3 being dbias: dsink, and rows that nothing adds to ------------------------------------------- */
 
 static void run_sink(void *arg, int64_t h, int32_t thread)
 {
@@ -466,7 +273,7 @@ static void run_sink(void *arg, int64_t h, int32_t thread)
     const double sink = (double)job->sink[h];
     double sum = 0.0;
     for (int64_t b = 0; b < job->batch; b++) {
-        const chain c = chain_of(call, chain_index(call, b, h / job->group));
+        const chain c = attn_cpu_chain(call, chain_index(call, b, h / job->group));
         for (int64_t row = h % job->group; row < c.rows; row += job->group) {
             const double p = exp(sink - (double)call->lse[c.index + row]);
             if (p != 0.0) sum += p * (double)call->rest[c.index + row];
@@ -481,7 +288,7 @@ static void run_query_padding(void *arg, int64_t task, int32_t thread)
     (void)thread;
     const backward_call *call = arg;
     const attn_job *job = call->job;
-    const chain c = chain_of(call, task);
+    const chain c = attn_cpu_chain(call, task);
     for (int64_t g = 0; g < job->group; g++)
         clear_padding(job, &job->dq, &job->q_span, c.block.b, c.block.hkv * job->group + g, job->head_dim, false);
     for (int64_t row = 0; row < c.rows; row += call->level->back_rows) {
@@ -518,7 +325,7 @@ static void clear_everything(const attn_job *job)
         }
     }
     for (int64_t n = 0; n < job->bias_shape[0] * job->bias_shape[1] && job->dbias.data; n++)
-        run_bias_clearing(&call, n, 0);
+        attn_cpu_bias_clear(&call, n, 0);
     for (int64_t h = 0; h < job->heads_q && job->dsink; h++) job->dsink[h] = 0.0f;
 }
 
@@ -559,7 +366,7 @@ attn_status attn_cpu_backward(const attn_context *ctx, const attn_job *job, cons
         .slot_rows = l.slot_rows,
         .dq_stride = attn_round_up(job->head_dim, DQ_LANES),
         .scratch_bytes = l.scratch,
-        .whole_bias = job->dbias.data && is_whole_bias(job),
+        .whole_bias = job->dbias.data && attn_cpu_bias_is_whole(job),
     };
     atomic_flag_clear(&call.next.taken);
     call.start = (attn_cpu_start *)(void *)next;
@@ -571,16 +378,13 @@ attn_status attn_cpu_backward(const attn_context *ctx, const attn_job *job, cons
     place_sequences(&call);
 
     const int64_t *bias = job->bias_shape;
-    attn_cpu_parallel(plan->threads, call.chains, run_rows, &call);
+    attn_cpu_parallel(plan->threads, call.chains * ROW_PARTS, run_rows, &call);
     if (call.whole_bias && !job->accumulate)
-        attn_cpu_parallel(plan->threads, bias[0] * bias[1], run_bias_clearing, &call);
+        attn_cpu_parallel(plan->threads, bias[0] * bias[1], attn_cpu_bias_clear, &call);
     if (job->dq.data || job->dk.data || job->dv.data || call.whole_bias)
         attn_cpu_parallel(plan->threads, plan->threads, run_steps, &call);
     if (job->dbias.data && !call.whole_bias)
-        attn_cpu_parallel(plan->threads,
-                          bias[0] * (bias[1] > 1 ? job->heads_kv : 1) * attn_ceil_div(bias[2], tile_queries(&call)) *
-                              attn_ceil_div(bias[3], level->back_keys),
-                          run_bias, &call);
+        attn_cpu_parallel(plan->threads, attn_cpu_bias_tiles(&call), attn_cpu_bias_sum, &call);
     if (job->dsink) attn_cpu_parallel(plan->threads, job->heads_q, run_sink, &call);
     if (job->dq.data) attn_cpu_parallel(plan->threads, call.chains, run_query_padding, &call);
     if (job->kv_span.used || job->kv_span.start) attn_cpu_parallel(plan->threads, call.chains, run_key_padding, &call);
