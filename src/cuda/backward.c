@@ -4,7 +4,7 @@
  * where dK and dV share one up to 256 columns, and dbias and dsink for both. The host reads no length: grids are made for the sizes of the
  * problem, and tasks that a sequence lacks end at once.
  *
- * Workspace, in GPU memory: rest, a float32 a query row; of tensor cores dQ in float32, a counter each 64 rows of a head, and one
+ * Workspace, in GPU memory: rest, a float32 a query row; of tensor cores dQ in float32, a counter each block of rows of a head, and one
  * more. */
 #include "calls.h"
 #include "kernels/backward_params.h"
@@ -16,16 +16,25 @@ typedef struct kernel {
     const char *family, *label, *module, *name;
     int32_t from; /* compute capability that it is made for */
     int32_t dtype;
-    int64_t head_dim, keys;
-    unsigned shared_bytes;
+    int64_t head_dim, rows, keys; /* columns up to head_dim; of a step; of a block */
+    unsigned shared_bytes, prepare_bytes;
 } kernel;
 
-#define SM80(module, d, keys)               \
-  SM80_TYPE(module, d, keys, f16, ATTN_F16) \
-  SM80_TYPE(module, d, keys, bf16, ATTN_BF16)
-#define SM80_TYPE(module, d, keys, type, dtype)                                                     \
-  {"sm80", "backward_sm80_d" #d "_" #type,    #module, "sm80_backward_" #d "_" #type, 80, dtype, d, \
-   keys,   (unsigned)BACKWARD_SHARED(d, keys)},
+#define SM80(module, d, rows, keys)               \
+  SM80_TYPE(module, d, rows, keys, f16, ATTN_F16) \
+  SM80_TYPE(module, d, rows, keys, bf16, ATTN_BF16)
+#define SM80_TYPE(module, d, rows, keys, type, dtype) \
+  {"sm80",                                            \
+   "backward_sm80_d" #d "_" #type,                    \
+   #module,                                           \
+   "sm80_backward_" #d "_" #type,                     \
+   80,                                                \
+   dtype,                                             \
+   d,                                                 \
+   rows,                                              \
+   keys,                                              \
+   (unsigned)BACKWARD_SHARED(d, rows, keys),          \
+   (unsigned)BACKWARD_PREPARE_SHARED(d, rows)},
 static const kernel kernels[] = {SM80_BACKWARD_SHAPES(SM80)};
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 static const char simt_label[] = "backward_simt";
@@ -42,13 +51,13 @@ bool attn_cuda_is_backward(const char *word)
 /* Why tensor cores do not serve a problem, whatever its head sizes; NULL: they do. */
 static const char *not_for_tensor_cores(const kernel *k, const attn_job *job)
 {
-    const int64_t most = (int64_t)1 << 30;
+    const int64_t most = (int64_t)1 << 29;
     const attn_view *const views[] = {&job->q, &job->k, &job->v, &job->out, &job->dout};
     for (size_t n = 0; n < sizeof views / sizeof *views; n++)
         if (views[n]->dtype != k->dtype)
             return k->dtype == ATTN_F16 ? "it takes q, k, v, out and dout in f16"
                                         : "it takes q, k, v, out and dout in bf16";
-    if (job->max_k > most || job->max_q > most) return "it counts rows and keys up to 2^30";
+    if (job->max_k > most || job->max_q > most) return "it counts rows and keys up to 2^29";
     const double tasks = (double)job->batch * (double)job->heads_kv * (double)attn_ceil_div(job->max_k, k->keys);
     return tasks > INT32_MAX ? "it counts blocks of keys up to 2^31" : NULL;
 }
@@ -104,18 +113,19 @@ static double rest_bytes(const attn_job *job)
 static double dq_bytes(const attn_job *job, const kernel *k)
 {
     if (!job->dq.data) return 0;
-    return (double)job->heads_q * (double)attn_backward_tiles(job) * BACKWARD_ROWS * (double)k->head_dim *
+    return (double)job->heads_q * (double)attn_backward_tiles(job, k->rows) * (double)k->rows * (double)k->head_dim *
            sizeof(float);
 }
 
-static double counter_bytes(const attn_job *job)
+static double counter_bytes(const attn_job *job, const kernel *k)
 {
-    return rounded((double)job->heads_q * (double)attn_backward_tiles(job) * sizeof(uint32_t) + sizeof(uint32_t));
+    return rounded((double)job->heads_q * (double)attn_backward_tiles(job, k->rows) * sizeof(uint32_t) +
+                   sizeof(uint32_t));
 }
 
 static double workspace_bytes(const attn_job *job, const kernel *k)
 {
-    return rest_bytes(job) + (k ? dq_bytes(job, k) + counter_bytes(job) : 0);
+    return rest_bytes(job) + (k ? dq_bytes(job, k) + counter_bytes(job, k) : 0);
 }
 
 attn_status attn_cuda_plan_backward(const attn_context *ctx, const attn_job *job, attn_plan *plan)
@@ -220,8 +230,8 @@ static attn_status run_tensor(attn_cuda_device *d, backward_call *call, char *me
     const attn_job *job = &p->simt.job;
     const kernel *k = call->k;
     const double heads = (double)job->batch * (double)job->heads_q;
-    p->tiles_of_head = attn_backward_tiles(job);
-    p->row_blocks = attn_ceil_div(job->max_q, BACKWARD_ROWS);
+    p->tiles_of_head = attn_backward_tiles(job, k->rows);
+    p->row_blocks = attn_ceil_div(job->max_q, k->rows);
     p->key_blocks = attn_ceil_div(job->max_k, k->keys);
     p->eightfold = is_eightfold(&job->q, job->head_dim) && is_eightfold(&job->k, job->head_dim) &&
                    is_eightfold(&job->v, job->head_dim_v) && is_eightfold(&job->dout, job->head_dim_v) &&
@@ -232,7 +242,7 @@ static attn_status run_tensor(attn_cuda_device *d, backward_call *call, char *me
     p->counters = job->unordered ? NULL : p->ticket + 1;
     const double rows = heads * (double)p->row_blocks,
                  blocks = (double)job->batch * (double)job->heads_kv * (double)p->key_blocks;
-    if (rows) ATTN_TRY(launch_tensor(d, call, "prepare", rows, (unsigned)BACKWARD_PREPARE_SHARED(k->head_dim), stream));
+    if (rows) ATTN_TRY(launch_tensor(d, call, "prepare", rows, k->prepare_bytes, stream));
     if (!rows && !blocks) return ATTN_OK;
     if (!rows) return run_simt(d, &p->simt, stream); /* zeros */
     if (blocks)

@@ -145,6 +145,7 @@ bad 2 '--steps and --seconds exclude each other' bench --steps --seconds 1
 bad 2 '--steps takes one --shape' bench --steps --shape 1,1,1,1,1,1 --shape 1,1,1,1,1,1
 bad 2 '--shape is given more than 64 times' bench $(printf -- '--shape 1,1,1,1,1,1 %.0s' {1..65})
 bad 2 "got 'x'" bench x
+bad 2 '--unordered is for --backward' bench --unordered
 bad 2 '--backward and --v-in-k exclude each other' bench --backward --v-in-k
 bad 2 '--backward and --copies exclude each other' bench --backward --copies
 bad 2 '--backward takes keys and values of f32, f16 or bf16, not q8_0' bench --backward --kv-dtype q8_0 --shape 1,1,1,1,1,32

@@ -7,25 +7,26 @@
 
 enum {
     BACKWARD_THREADS = 256,
-    BACKWARD_ROWS = 64, /* query rows of a step, all of one head */
-    /* What comes before the tiles in shared memory: the task, its ticket, LSE and rest of two blocks of rows. */
-    BACKWARD_HEAD = (SIMT_BLOCK_BYTES + 16 + 4 * BACKWARD_ROWS * 4 + 127) / 128 * 128
+    BACKWARD_HEADS = 32 /* of a set: with 108 to 132 multiprocessors some three or four blocks of each are at work */
 };
 
-/* X(module, d, keys): head sizes up to d; keys that a block owns. */
-#define SM80_BACKWARD_SHAPES(X) X(sm80_backward, 64, 128) X(sm80_backward, 128, 128)
+/* X(module, d, rows, keys): head sizes up to d; query rows of a step, all of one head; keys that a block owns. */
+#define SM80_BACKWARD_SHAPES(X)  \
+  X(sm80_backward, 64, 128, 128) \
+  X(sm80_backward, 128, 64, 128)
 
 #define BACKWARD_PITCH(columns) (((columns) + 63) / 64 * 128)
+/* What comes before the tiles in shared memory: the task, its ticket, LSE and rest of two blocks of rows. */
+#define BACKWARD_HEAD(rows) ((SIMT_BLOCK_BYTES + 16 + 4 * (rows)*4 + 127) / 128 * 128)
 /* K and V; two each of Q and dO; P and dS. */
-#define BACKWARD_SHARED(d, keys)                                                          \
-  (BACKWARD_HEAD + 2 * (keys)*BACKWARD_PITCH(d) + 4 * BACKWARD_ROWS * BACKWARD_PITCH(d) + \
-   2 * BACKWARD_ROWS * BACKWARD_PITCH(keys))
-#define BACKWARD_PREPARE_SHARED(d) (2 * BACKWARD_ROWS * BACKWARD_PITCH(d))
+#define BACKWARD_SHARED(d, rows, keys) \
+  (BACKWARD_HEAD(rows) + 2 * (keys)*BACKWARD_PITCH(d) + 4 * (rows)*BACKWARD_PITCH(d) + 2 * (rows)*BACKWARD_PITCH(keys))
+#define BACKWARD_PREPARE_SHARED(d, rows) (2 * (rows)*BACKWARD_PITCH(d))
 #define BACKWARD_FINISH_SHARED (BACKWARD_THREADS / 32 * 16 * 20 * 4)
 
 typedef struct attn_backward_tensor {
     attn_simt_backward simt;
-    float *dq;          /* [Hq][tiles_of_head][BACKWARD_ROWS * d], as lanes hold them; NULL: not wanted */
+    float *dq;          /* [Hq][tiles_of_head][rows * d], as lanes hold them; NULL: not wanted */
     uint32_t *counters; /* [Hq][tiles_of_head]: blocks of keys that have added theirs; NULL: in any order */
     uint32_t *ticket;
     int64_t tiles_of_head;
@@ -33,18 +34,19 @@ typedef struct attn_backward_tensor {
     int32_t eightfold, pad;         /* vector copies of eight reach all rows */
 } attn_backward_tensor;
 
-/* Of query i of sequence b, among its head's: packed sequences leave at most one tile unused each. */
-ATTN_INLINE int64_t attn_backward_tile(const attn_job *job, int64_t b, int64_t i)
+/* Blocks of rows, of one head: that of query i of sequence b, and how many there are. Packed sequences leave at most one unused
+ * each. */
+ATTN_INLINE int64_t attn_backward_tile(const attn_job *job, int64_t b, int64_t i, int64_t rows)
 {
-    const int64_t first = job->q_span.offsets ? job->q_span.offsets[b] / BACKWARD_ROWS + b
-                                              : b * attn_ceil_div(job->q_span.room, BACKWARD_ROWS);
-    return first + i / BACKWARD_ROWS;
+    const int64_t first =
+        job->q_span.offsets ? job->q_span.offsets[b] / rows + b : b * attn_ceil_div(job->q_span.room, rows);
+    return first + i / rows;
 }
 
-ATTN_INLINE int64_t attn_backward_tiles(const attn_job *job)
+ATTN_INLINE int64_t attn_backward_tiles(const attn_job *job, int64_t rows)
 {
-    if (job->q_span.offsets) return job->q_span.room / BACKWARD_ROWS + job->batch + 1;
-    return job->batch * attn_ceil_div(job->q_span.room, BACKWARD_ROWS);
+    if (job->q_span.offsets) return job->q_span.room / rows + job->batch + 1;
+    return job->batch * attn_ceil_div(job->q_span.room, rows);
 }
 
 #endif

@@ -152,15 +152,14 @@ DEVICE void store_tiles(const attn_job &job, const attn_view &view, int64_t offs
     }
 }
 
-template <bool IsBf16, int D, int Keys, bool All> struct tensor_backward {
+template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backward {
     typedef m16n8_tiles<IsBf16> Tiles;
-    static constexpr int Rows = BACKWARD_ROWS, Warps = BACKWARD_THREADS / 32;
+    static constexpr int Warps = BACKWARD_THREADS / 32;
     static constexpr int Pitch = Tiles::pitch(D), PPitch = Tiles::pitch(Keys); // bytes
-    static constexpr int SNB = Keys / 64;                                      // blocks of 16 keys of a warp, of S
-    static constexpr int KMB = Keys / 64, KNB = D / 32;                        // of dK and dV
-    static constexpr int QMB = 2, QNB = D / 64;                                // of dQ
+    // Blocks of 16 x 16 of a warp: of S, of dK and dV, of dQ.
+    static constexpr int SMB = Rows / 32, SNB = Keys / 64, KMB = Keys / 64, KNB = D / 32, QMB = Rows / 32, QNB = D / 64;
     static constexpr int Elements = Rows * Keys / BACKWARD_THREADS; // of S, of a lane
-    static_assert(BACKWARD_THREADS == 256 && Rows == 64 && D % 64 == 0 && Keys % 64 == 0, "who computes what");
+    static_assert(BACKWARD_THREADS == 256 && Rows % 64 == 0 && D % 64 == 0 && Keys % 64 == 0, "who computes what");
 
     struct shared {
         block_of_rows *block;
@@ -170,11 +169,11 @@ template <bool IsBf16, int D, int Keys, bool All> struct tensor_backward {
         char *p, *ds;
     };
 
-    typedef float scores[2][SNB][8];
+    typedef float scores[SMB][SNB][8];
 
     DEVICE int lane() { return Tiles::lane(); }
     DEVICE int warp() { return int(thread_index()) >> 5; }
-    DEVICE int score_row() { return 32 * (warp() & 1); }
+    DEVICE int score_row() { return Rows / 2 * (warp() & 1); }
     DEVICE int score_key() { return Keys / 4 * (warp() >> 1); }
 
     DEVICE shared carve()
@@ -185,7 +184,7 @@ template <bool IsBf16, int D, int Keys, bool All> struct tensor_backward {
         t.ticket = reinterpret_cast<uint32_t *>(at + SIMT_BLOCK_BYTES);
         t.lse = reinterpret_cast<float *>(at + SIMT_BLOCK_BYTES + 16);
         t.rest = t.lse + 2 * Rows;
-        t.k = at + BACKWARD_HEAD;
+        t.k = at + BACKWARD_HEAD(Rows);
         t.v = t.k + Keys * Pitch;
         t.q = t.v + Keys * Pitch;
         t.dout = t.q + 2 * Rows * Pitch;
@@ -194,15 +193,29 @@ template <bool IsBf16, int D, int Keys, bool All> struct tensor_backward {
         return t;
     }
 
-    // Of rows i on of head h, to buffer `slot`.
-    DEVICE void start_rows(const attn_job &job, const block_of_rows &w, int64_t h, int i, bool eightfold, int slot, const shared &t)
+    // A thread's share of the blocks of rows of Q or dO: the same column of every Step'th row.
+    static constexpr int Columns = D / 8, Step = BACKWARD_THREADS / Columns;
+    static_assert(Rows % Step == 0 && Step % 8 == 0, "rows that a thread copies are placed alike");
+    DEVICE int copy_row() { return int(thread_index()) / Columns; }
+    DEVICE int copy_column() { return int(thread_index()) % Columns * 8; }
+
+    DEVICE const char *first_copy(const attn_view &view, const block_of_rows &w, int64_t h, int i)
     {
-        const int64_t at = w.seq.q_row + i;
-        const int count = int(attn_min(Rows, w.seq.q_len - i));
-        copy_tile<Tiles, Rows, D>(job.q.data + 2 * attn_row_offset(&job.q, w.seq.q_batch, h, at), job.q.stride[2], count,
-                                  int(job.head_dim), eightfold, t.q + slot * Rows * Pitch);
-        copy_tile<Tiles, Rows, D>(job.dout.data + 2 * attn_row_offset(&job.dout, w.seq.q_batch, h, at), job.dout.stride[2],
-                                  count, int(job.head_dim_v), eightfold, t.dout + slot * Rows * Pitch);
+        return view.data + 2 * (attn_row_offset(&view, w.seq.q_batch, h, w.seq.q_row + i + copy_row()) + copy_column());
+    }
+
+    // Rows from i on to a tile. from: this thread's first.
+    DEVICE void start_rows(const attn_view &view, const char *from, int count, int n, bool eightfold, char *tile)
+    {
+        if (!eightfold) {
+            copy_tile<Tiles, Rows, D>(from - 2 * (copy_row() * view.stride[2] + copy_column()), view.stride[2], count, n, false, tile);
+            return;
+        }
+        const tile_address to = tile_of(tile + Tiles::place(D, copy_row(), 2 * copy_column()));
+        const int64_t stride = 2 * Step * view.stride[2];
+#pragma unroll
+        for (int r = 0; r < Rows; r += Step, from += stride)
+            copy_async(to + r * Pitch, from, copy_column() < n && copy_row() + r < count);
     }
 
     struct row_values {
@@ -225,48 +238,50 @@ template <bool IsBf16, int D, int Keys, bool All> struct tensor_backward {
         t.lse[slot * Rows + thread_index()] = x.lse, t.rest[slot * Rows + thread_index()] = x.rest;
     }
 
+    // Keys that row i sees: from i + first on, before i + end and `keys`. Sums fit, as rows and keys are at most 2^30 (cuda/backward.c).
     struct band {
-        int first, end; // keys that a row sees
+        int first, end, keys;
     };
-    DEVICE band band_of(const attn_job &job, const block_of_rows &w, int i)
+    DEVICE band band_of(const attn_job &job, const block_of_rows &w)
     {
-        int64_t first, end;
-        attn_visible(&job, &w.seq, i, &first, &end);
-        return {int(attn_min(first, INT32_MAX)), int(attn_max(attn_min(end, INT32_MAX), 0))};
+        const int64_t most = (int64_t)1 << 30, first = w.seq.diagonal - job.window_left, end = w.seq.diagonal + job.window_right + 1;
+        return {int(attn_max(attn_min(first, most), -most)), int(attn_max(attn_min(end, most), -most)), int(w.seq.k_len)};
     }
+    DEVICE bool sees(const band &b, int i, int key) { return key >= i + b.first && key < min(i + b.end, b.keys); }
 
-    // S and dP to P o Z and dT. i: the first row of the block.
-    DEVICE void differentiate(const attn_job &job, const block_of_rows &w, int i, int key, int slot, const shared &t, scores &s, scores &dp)
+    // S and dP to P and dT. i: the first row of the block.
+    DEVICE void differentiate(const attn_job &job, const band &b, int i, int key, int slot, const shared &t, scores &s, scores &dp)
     {
-        const float log2e = 1.44269504f;
-        const band first = band_of(job, w, i), last = band_of(job, w, i + Rows - 1);
-        const bool masked = last.first > key || first.end < key + Keys;
+        const float log2e = 1.44269504f, scale = job.scale * log2e;
 #pragma unroll
-        for (int m = 0; m < 2; m++)
+        for (int m = 0; m < SMB; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int r = score_row() + 16 * m + Tiles::row(2 * half);
-                const float lse = t.lse[slot * Rows + r] * log2e, rest = t.rest[slot * Rows + r];
-                band sees = {0, INT32_MAX};
-                if (masked) sees = band_of(job, w, i + r);
+                const int r = slot * Rows + score_row() + 16 * m + Tiles::row(2 * half);
+                const float lse = t.lse[r] * log2e, rest = t.rest[r];
 #pragma unroll
                 for (int n = 0; n < SNB; n++)
 #pragma unroll
                     for (int j = 0; j < 4; j++) {
                         const int e = (j & 1) + 2 * half + 2 * (j & 2);
-                        float x = exp2_approx(fmaf(s[m][n][e], job.scale * log2e, -lse)), y = x * (dp[m][n][e] - rest);
-                        if (masked) {
-                            const int at = key + score_key() + 16 * n + Tiles::column(e);
-                            if (at < sees.first || at >= sees.end) x = y = 0;
-                        }
-                        s[m][n][e] = x, dp[m][n][e] = y;
+                        s[m][n][e] = exp2_approx(fmaf(s[m][n][e], scale, -lse));
+                        dp[m][n][e] = s[m][n][e] * (dp[m][n][e] - rest);
                     }
             }
+        if (i + Rows - 1 + b.first <= key && min(i + b.end, b.keys) >= key + Keys) return; // all of them see all
+#pragma unroll
+        for (int m = 0; m < SMB; m++)
+#pragma unroll
+            for (int n = 0; n < SNB; n++)
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    if (!sees(b, i + score_row() + 16 * m + Tiles::row(e), key + score_key() + 16 * n + Tiles::column(e)))
+                        s[m][n][e] = dp[m][n][e] = 0;
     }
 
     // The same with everything, an element at a time over shared memory, where P and dS will be: one copy of the code serves all.
-    DEVICE void differentiate_all(const attn_job &job, const block_of_rows &w, int64_t g, int i, int key, int slot, const shared &t,
-                                  scores &s, scores &dp)
+    DEVICE void differentiate_all(const attn_job &job, const block_of_rows &w, const band &b, int64_t g, int i, int key, int slot,
+                                  const shared &t, scores &s, scores &dp)
     {
         constexpr int Half = Elements / 2;
         const float log2e = 1.44269504f;
@@ -285,10 +300,9 @@ template <bool IsBf16, int D, int Keys, bool All> struct tensor_backward {
                 const int c = part * Half + n, r = score_row() + 16 * (c / (8 * SNB)) + Tiles::row(c % 8),
                           at = key + score_key() + 16 * (c / 8 % SNB) + Tiles::column(c % 8);
                 float *score = mine + n * BACKWARD_THREADS, *gradient = mine + (Half + n) * BACKWARD_THREADS;
-                const band sees = band_of(job, w, i + r);
                 const int64_t row = (int64_t(i) + r) * job.group + g;
                 float x = 0, y = 0;
-                if (i + r < w.seq.q_len && at >= sees.first && at < sees.end) {
+                if (i + r < w.seq.q_len && sees(b, i + r, at)) {
                     const float raw = *score * job.scale;
                     const float z = !job.has_dropout ? 1.0f : keeps(job, w, seed, row, at) ? job.keep_factor : 0.0f;
                     float slope = 1;
@@ -315,7 +329,7 @@ template <bool IsBf16, int D, int Keys, bool All> struct tensor_backward {
     DEVICE void put_scores(const scores &x, char *tile)
     {
 #pragma unroll
-        for (int m = 0; m < 2; m++)
+        for (int m = 0; m < SMB; m++)
 #pragma unroll
             for (int n = 0; n < SNB; n++)
 #pragma unroll
@@ -367,57 +381,66 @@ template <bool IsBf16, int D, int Keys, bool All> struct tensor_backward {
         int64_t h = w.hkv * job.group;
         int i = first, slot = 0;
         uint32_t *signal = nullptr;
+        const band sees = band_of(job, w);
+        const int dk_columns = int(job.head_dim), dv_columns = int(job.head_dim_v), q_len = int(w.seq.q_len);
+        const char *q_from = first_copy(job.q, w, h, i), *dout_from = first_copy(job.dout, w, h, i);
         if (steps > 0) {
-            start_rows(job, w, h, i, eightfold, 0, t);
+            start_rows(job.q, q_from, q_len - i, dk_columns, eightfold, t.q);
+            start_rows(job.dout, dout_from, q_len - i, dv_columns, eightfold, t.dout);
             put_row(load_row(p, w, h, i), 0, t);
         }
         const int row = score_row(), k = score_key(), keys = Keys / 4 * (warp() & 3), columns = D / 2 * (warp() >> 2);
-        const int dq_row = 32 * (warp() & 1), dq_column = D / 4 * (warp() >> 1);
+        const int dq_row = Rows / 2 * (warp() & 1), dq_column = D / 4 * (warp() >> 1);
 #pragma unroll 1
         for (int64_t step = 0; step < steps; step++, slot ^= 1) {
             const char *q = t.q + slot * Rows * Pitch, *dout = t.dout + slot * Rows * Pitch;
-            const int next_i = i + Rows < end ? i + Rows : first;
-            const int64_t next_h = i + Rows < end ? h : h + 1;
+            const bool same_head = i + Rows < end;
+            const int next_i = same_head ? i + Rows : first;
+            const int64_t next_h = same_head ? h : h + 1;
             row_values next = {0, 0};
             scores s, dp;
             copies_complete();
-            block_barrier(); // Q, dO and their rows are complete; P, dS and the other buffers are used up, dQ is added
-            if (signal && thread_index() == 0) signal_turn(signal);
+            block_barrier(); // Q, dO and their rows are complete; P, dS and the other buffers are used up
             if (step + 1 < steps) {
-                start_rows(job, w, next_h, next_i, eightfold, slot ^ 1, t);
+                q_from = same_head ? q_from + 2 * Rows * job.q.stride[2] : first_copy(job.q, w, next_h, next_i);
+                dout_from = same_head ? dout_from + 2 * Rows * job.dout.stride[2] : first_copy(job.dout, w, next_h, next_i);
+                start_rows(job.q, q_from, q_len - next_i, dk_columns, eightfold, t.q + (slot ^ 1) * Rows * Pitch);
+                start_rows(job.dout, dout_from, q_len - next_i, dv_columns, eightfold, t.dout + (slot ^ 1) * Rows * Pitch);
                 next = load_row(p, w, next_h, next_i);
             }
             clear(s), clear(dp);
-            Tiles::template multiply_tiles<2, SNB, D, false, false, Pitch, Pitch>(Tiles::first(q, D, row, 0), Tiles::second(t.k, D, k, 0), s);
-            Tiles::template multiply_tiles<2, SNB, D, false, false, Pitch, Pitch>(Tiles::first(dout, D, row, 0), Tiles::second(t.v, D, k, 0), dp);
-            if (All) differentiate_all(job, w, h - w.hkv * job.group, i, key, slot, t, s, dp);
-            else differentiate(job, w, i, key, slot, t, s, dp);
+            Tiles::template multiply_tiles<SMB, SNB, D, false, false, Pitch, Pitch>(Tiles::first(q, D, row, 0), Tiles::second(t.k, D, k, 0), s);
+            Tiles::template multiply_tiles<SMB, SNB, D, false, false, Pitch, Pitch>(Tiles::first(dout, D, row, 0), Tiles::second(t.v, D, k, 0), dp);
+            // What has been added in the step before has had time to arrive, so that nobody waits long for it.
+            const int64_t tile = h * p.tiles_of_head + attn_backward_tile(&job, w.b, i, Rows);
+            if (All) differentiate_all(job, w, sees, h - w.hkv * job.group, i, key, slot, t, s, dp);
+            else differentiate(job, sees, i, key, slot, t, s, dp);
             put_scores(s, t.p);
             put_scores(dp, t.ds);
             if (step + 1 < steps) put_row(next, slot ^ 1, t);
-            block_barrier(); // P and dS are complete
+            if (ordered) {
+                results_visible();
+                if (thread_index() == 0) wait_for_turn(p.counters + tile, uint32_t(key_block - first_block(job, w, i)));
+            }
+            block_barrier(); // P and dS are complete; what the step before has added is visible, and it is this block's turn
+            if (signal && thread_index() == 0) signal_turn(signal);
             Tiles::template multiply_tiles<KMB, KNB, Rows, true, true, PPitch, Pitch>(Tiles::second(t.p, Keys, 0, keys),
                                                                                    Tiles::first(dout, D, 0, columns), dv);
             Tiles::template multiply_tiles<KMB, KNB, Rows, true, true, PPitch, Pitch>(Tiles::second(t.ds, Keys, 0, keys),
                                                                                    Tiles::first(q, D, 0, columns), dk);
             if (p.dq) {
-                const int64_t tile = h * p.tiles_of_head + attn_backward_tile(&job, w.b, i);
                 float dq[QMB][QNB][8];
                 clear(dq);
                 Tiles::template multiply_tiles<QMB, QNB, Keys, false, true, PPitch, Pitch>(Tiles::first(t.ds, Keys, dq_row, 0),
                                                                                         Tiles::first(t.k, D, 0, dq_column), dq);
-                if (ordered) {
-                    signal = p.counters + tile;
-                    if (thread_index() == 0) wait_for_turn(signal, uint32_t(key_block - first_block(job, w, i)));
-                    block_barrier(); // it is this block's turn
-                }
                 add_dq(p.dq + tile * (Rows * D), dq);
-                if (ordered) results_visible();
+                if (ordered) signal = p.counters + tile;
             }
             i = next_i, h = next_h;
         }
         copies_complete(); // of K and V, where there was no step
-        block_barrier();   // everything is used up
+        if (ordered) results_visible();
+        block_barrier(); // everything is used up, and all that was added is visible
         if (signal && thread_index() == 0) signal_turn(signal);
         const int count = int(attn_min(Keys, w.seq.k_len - key));
         float *scratch = reinterpret_cast<float *>(t.q) + warp() * (16 * 20);
@@ -430,7 +453,16 @@ template <bool IsBf16, int D, int Keys, bool All> struct tensor_backward {
                                int(job.head_dim_v), 1.0f, scratch, dv);
     }
 
-    // task = key_block (B Hkv) + b Hkv + hkv.
+    // Tasks go by sets of heads, in a set by blocks of keys, and for these by heads: so some blocks at work read the same Q and dO, and those of
+    // one head are steps apart.
+    DEVICE void find_task(int64_t task, int64_t heads, int64_t key_blocks, int64_t &head, int64_t &key_block)
+    {
+        const int64_t set = task / (BACKWARD_HEADS * key_blocks), rest = task % (BACKWARD_HEADS * key_blocks),
+                      count = attn_min(BACKWARD_HEADS, heads - set * BACKWARD_HEADS);
+        key_block = rest / count;
+        head = set * BACKWARD_HEADS + rest % count;
+    }
+
     DEVICE void backward(const attn_backward_tensor &p)
     {
         const shared t = carve();
@@ -441,10 +473,12 @@ template <bool IsBf16, int D, int Keys, bool All> struct tensor_backward {
             block_barrier(); // the task before is done with shared memory
             if (thread_index() == 0) *t.ticket = take_ticket(p.ticket);
             block_barrier();
-            const int64_t task = *t.ticket, key_block = task / heads;
+            const int64_t task = *t.ticket;
+            int64_t head, key_block;
             if (task >= tasks) return;
+            find_task(task, heads, p.key_blocks, head, key_block);
             if (thread_index() == 0) {
-                w.b = task % heads / job.heads_kv, w.hkv = task % heads % job.heads_kv;
+                w.b = head / job.heads_kv, w.hkv = head % job.heads_kv;
                 w.seq = attn_sequence_of(&job, w.b);
                 int64_t first = 0, end = w.seq.q_len;
                 if (job.window_right != ATTN_OPEN) first = attn_max(0, key_block * Keys - job.window_right - w.seq.diagonal);
@@ -461,7 +495,7 @@ template <bool IsBf16, int D, int Keys, bool All> struct tensor_backward {
 
     // ---- before and after ------------------------------------------------------------------------------------------------
 
-    // rest of 64 rows, by the products that dP is made of, so that a row of one key, where O is V, has dS = 0 exactly; dQ and counters are cleared.
+    // rest of a block of rows, by the products that dP is made of, so that a row of one key, where O is V, has dS = 0 exactly; dQ and counters are cleared.
     DEVICE void prepare(const attn_backward_tensor &p)
     {
         const attn_job &job = p.simt.job;
@@ -474,7 +508,7 @@ template <bool IsBf16, int D, int Keys, bool All> struct tensor_backward {
             const attn_sequence s = attn_sequence_of(&job, b);
             if (i >= s.q_len) continue;
             const int count = int(attn_min(Rows, s.q_len - i));
-            const int64_t at = s.q_row + i, tile = h * p.tiles_of_head + attn_backward_tile(&job, b, i);
+            const int64_t at = s.q_row + i, tile = h * p.tiles_of_head + attn_backward_tile(&job, b, i, Rows);
             block_barrier(); // tiles are used up
             copy_tile<Tiles, Rows, D>(job.dout.data + 2 * attn_row_offset(&job.dout, s.q_batch, h, at), job.dout.stride[2], count,
                                       int(job.head_dim_v), p.eightfold != 0, dout);
@@ -510,13 +544,13 @@ template <bool IsBf16, int D, int Keys, bool All> struct tensor_backward {
         const attn_job &job = p.simt.job;
         const int64_t tasks = job.batch * job.heads_q * p.row_blocks;
         float *scratch = reinterpret_cast<float *>(shared_memory()) + warp() * (16 * 20);
-        const int row = 32 * (warp() & 1), column = D / 4 * (warp() >> 1);
+        const int row = Rows / 2 * (warp() & 1), column = D / 4 * (warp() >> 1);
         for (int64_t task = block_index(); task < tasks; task += block_count()) {
             const int i = int(task % p.row_blocks) * Rows;
             const int64_t h = task / p.row_blocks % job.heads_q, b = task / p.row_blocks / job.heads_q;
             const attn_sequence s = attn_sequence_of(&job, b);
             if (i >= s.q_len) continue;
-            const int64_t tile = h * p.tiles_of_head + attn_backward_tile(&job, b, i);
+            const int64_t tile = h * p.tiles_of_head + attn_backward_tile(&job, b, i, Rows);
             const float *from = p.dq + tile * (Rows * D) + warp() * (QMB * QNB * 8 * 32) + lane();
             float dq[QMB][QNB][8];
 #pragma unroll
@@ -528,13 +562,13 @@ template <bool IsBf16, int D, int Keys, bool All> struct tensor_backward {
 };
 
 // The kernels of a type and shape.
-#define TENSOR_BACKWARD(name, is_bf16, d, keys)                                                                              \
-    KERNEL(name, BACKWARD_THREADS, 1, attn_backward_tensor, p) { tensor_backward<is_bf16, d, keys, false>::backward(p); }     \
-    KERNEL(name##_all, BACKWARD_THREADS, 1, attn_backward_tensor, p) { tensor_backward<is_bf16, d, keys, true>::backward(p); } \
-    KERNEL(name##_prepare, BACKWARD_THREADS, 1, attn_backward_tensor, p)                                                     \
-    {                                                                                                                        \
-        tensor_backward<is_bf16, d, keys, false>::prepare(p);                                                                \
-    }                                                                                                                        \
-    KERNEL(name##_finish, BACKWARD_THREADS, 1, attn_backward_tensor, p) { tensor_backward<is_bf16, d, keys, false>::finish(p); }
+#define TENSOR_BACKWARD(name, is_bf16, ...)                                                                                     \
+    KERNEL(name, BACKWARD_THREADS, 1, attn_backward_tensor, p) { tensor_backward<is_bf16, __VA_ARGS__, false>::backward(p); }     \
+    KERNEL(name##_all, BACKWARD_THREADS, 1, attn_backward_tensor, p) { tensor_backward<is_bf16, __VA_ARGS__, true>::backward(p); } \
+    KERNEL(name##_prepare, BACKWARD_THREADS, 1, attn_backward_tensor, p)                                                        \
+    {                                                                                                                           \
+        tensor_backward<is_bf16, __VA_ARGS__, false>::prepare(p);                                                               \
+    }                                                                                                                           \
+    KERNEL(name##_finish, BACKWARD_THREADS, 1, attn_backward_tensor, p) { tensor_backward<is_bf16, __VA_ARGS__, false>::finish(p); }
 
 #endif
