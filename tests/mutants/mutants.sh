@@ -9,6 +9,7 @@
 # validation and the reference stay right. A mistake that reaches nothing but instruction set levels is tried on
 # each of these by itself, as NAME@LEVEL, and must be noticed there; levels that this processor lacks are skipped.
 # Environment:
+#   EVERY               2: of the whole list every second one only, and says so
 #   ATTN_CHECK          another command; it must print attn_build_info(), and gets all levels in one library
 #   ATTN_CHECK_SECONDS  how long it may take
 #   CC, JOBS            compiler; mutants at a time
@@ -157,7 +158,13 @@ run_check "$base" cpu || status=$?
 
 # ---- the mutants -----------------------------------------------------------------------------------------
 
-if [ $# -gt 0 ]; then names=("$@"); else mapfile -t names < <(awk '$1 == "mutant" { print $2 }' "${lists[@]}"); fi
+if [ $# -gt 0 ]; then
+  names=("$@")
+else
+  every=${EVERY:-1}
+  mapfile -t names < <(awk -v every="$every" '$1 == "mutant" && n++ % every == 0 { print $2 }' "${lists[@]}")
+  if [ "$every" != 1 ]; then echo "SKIP: to save time one of $every mutants of the list is tried; without EVERY all are"; fi
+fi
 
 # What there is to try: "NAME SOURCE..." or "NAME@LEVEL SOURCE" each.
 tries=()
