@@ -169,10 +169,13 @@ static void far_mask(struct suite_check *check, const void *arg)
 
 /* ---- gradients ---- */
 
-/* The row that sees the only key hands it all of its dout; queries and keys get nothing. */
+/* The row that sees the only key hands it all of its dout; queries and keys get nothing. Where tensor cores do the forward and others the
+ * backward, their scores are rounded otherwise, and P = exp(S - LSE) is 1 but for that. */
 static void one_key(struct suite_check *check, struct gradient_built *w, const struct gradient_result *x)
 {
     const struct suite_built *t = &w->t;
+    const char *isa = check->target->isa;
+    const double rounding = !strcmp(isa, "sm70") || !strcmp(isa, "sm75") ? 1e-5 : 0;
     for (int64_t n = 0; n < w->gradient[DQ].rows * t->c.d; n++)
         suite_expect(check, fabs(x->x[DQ][n]) <= 1e-4, "dq: %g, expected 0", x->x[DQ][n]);
     for (int64_t n = 0; n < w->gradient[DK].rows * t->c.d; n++)
@@ -183,7 +186,8 @@ static void one_key(struct suite_check *check, struct gradient_built *w, const s
                 const struct suite_sequence *s = &t->sequence[b];
                 double dout = w->dout_rows[(s->row + h * s->sq + s->sq - 1) * t->c.dv + d],
                        got = x->x[DV][(w->key_row[b] + h) * t->c.dv + d];
-                suite_expect(check, got == dout, "dv of sequence %lld: %.9g, dout is %.9g", (long long)b, got, dout);
+                suite_expect(check, fabs(got - dout) <= rounding * fabs(dout),
+                             "dv of sequence %lld: %.9g, dout is %.9g", (long long)b, got, dout);
             }
 }
 
