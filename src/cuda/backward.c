@@ -77,6 +77,16 @@ static bool is_wanted(const kernel *k, const attn_cuda_device *d, const attn_for
     return forced || d->capability >= k->from;
 }
 
+static attn_status none_serves(const attn_job *job, const char *forced)
+{
+    const char *why = "its head sizes, or the GPU has not the shared memory";
+    for (int n = 0; n < KERNELS; n++) {
+        const char *other = attn_kernel_is(kernels[n].label, forced) ? not_for_tensor_cores(&kernels[n], job) : NULL;
+        if (other) why = other;
+    }
+    return attn_fail(ATTN_UNSUPPORTED, "kernel=%s is forced, which does not serve this problem: %s", forced, why);
+}
+
 /* *chosen: NULL for simt. */
 static attn_status choose(const attn_cuda_device *d, const attn_job *job, const attn_force *force,
                           const kernel **chosen, const char **why)
@@ -88,10 +98,7 @@ static attn_status choose(const attn_cuda_device *d, const attn_job *job, const 
         if (is_wanted(&kernels[n], d, force) && serves(&kernels[n], job)) *chosen = &kernels[n];
     if (*chosen) *why = "tensor cores by mma.m16n8k16", module = (*chosen)->module;
     else if (force->kernel[0] && attn_cuda_is_backward(force->kernel) && !attn_kernel_is(simt_label, force->kernel))
-        return attn_fail(
-            ATTN_UNSUPPORTED,
-            "kernel=%s is forced, which does not serve this problem: its head sizes, its types, or the GPU",
-            force->kernel);
+        return none_serves(job, force->kernel);
     const bool has_code = attn_cuda_choose_image(attn_cuda_images, module, d->capability) >= 0 &&
                           attn_cuda_choose_image(attn_cuda_images, "simt_backward", d->capability) >= 0;
     return has_code ? ATTN_OK : attn_cuda_no_code(d, module);
@@ -188,7 +195,7 @@ static attn_status launch_dkv(attn_cuda_device *d, const attn_simt_backward *p, 
     const attn_job *job = &p->job;
     const double tasks = (double)job->batch * (double)job->heads_kv * (double)p->key_blocks;
     const int64_t columns = attn_max(job->head_dim, job->head_dim_v);
-    if (!tasks) return ATTN_OK;
+    if (tasks == 0) return ATTN_OK;
     if (columns <= BOTH_KEYS) return launch_tiles(d, columns <= 128 ? "dkv_128" : "dkv_256", p, tasks, stream);
     if (job->dk.data) ATTN_TRY(launch_tiles(d, "dk_576", p, tasks, stream));
     return job->dv.data ? launch_tiles(d, "dv_576", p, tasks, stream) : ATTN_OK;
@@ -200,8 +207,8 @@ static attn_status run_simt(attn_cuda_device *d, const attn_simt_backward *p, CU
 {
     const attn_job *job = &p->job;
     const double rows = query_rows(job);
-    if (rows) ATTN_TRY(launch_simt(d, "rest", p, rows, SIMT_FOLD_THREADS, SIMT_FOLD_THREADS, 0, stream));
-    if (job->dq.data && rows)
+    if (rows > 0) ATTN_TRY(launch_simt(d, "rest", p, rows, SIMT_FOLD_THREADS, SIMT_FOLD_THREADS, 0, stream));
+    if (job->dq.data && rows > 0)
         ATTN_TRY(launch_tiles(d, job->head_dim <= 128 ? "dq_128" : "dq_576", p,
                               (double)job->batch * (double)job->heads_kv * (double)p->row_blocks, stream));
     return job->dk.data || job->dv.data ? launch_dkv(d, p, stream) : ATTN_OK;
@@ -242,10 +249,9 @@ static attn_status run_tensor(attn_cuda_device *d, backward_call *call, char *me
     p->counters = job->unordered ? NULL : p->ticket + 1;
     const double rows = heads * (double)p->row_blocks,
                  blocks = (double)job->batch * (double)job->heads_kv * (double)p->key_blocks;
-    if (rows) ATTN_TRY(launch_tensor(d, call, "prepare", rows, k->prepare_bytes, stream));
-    if (!rows && !blocks) return ATTN_OK;
-    if (!rows) return run_simt(d, &p->simt, stream); /* zeros */
-    if (blocks)
+    if (rows > 0) ATTN_TRY(launch_tensor(d, call, "prepare", rows, k->prepare_bytes, stream));
+    if (rows == 0) return blocks > 0 ? run_simt(d, &p->simt, stream) : ATTN_OK; /* zeros */
+    if (blocks > 0)
         ATTN_TRY(attn_cuda_late(
             launch_tensor(d, call, has_more_than_masks(job) ? "all" : "", blocks, k->shared_bytes, stream)));
     return p->dq ? attn_cuda_late(launch_tensor(d, call, "finish", rows, BACKWARD_FINISH_SHARED, stream)) : ATTN_OK;
