@@ -2,7 +2,7 @@
  * What `attn bench --backward` needs besides: gradient tensors, the forward that goes before, and whether gradients are right.
  * Of some heads some rows of dQ, dK and dV are summed again in float64 (docs/semantics.md section 7) from the forward's O and
  * LSE, as attn_backward does. An element may differ by two roundings to its type and by 8 e (1 + max|s|) of the magnitudes that
- * its sum is made of, e being float32's unit roundoff. */
+ * its sum is made of, e being float32's unit roundoff; from a GPU by 4 u of them too, u of the type, in which tensor cores multiply P and dS. */
 #include "bench.h"
 
 #include "suite/suite_core.h"
@@ -50,14 +50,24 @@ struct sums {
     double most;      /* max|s| */
 };
 
-static double *decode(const attn_tensor *t, int64_t b, int64_t h)
+/* NULL: no memory, or they do not come from the GPU where they lie. */
+static double *decode(const struct bench_run *run, const attn_tensor *t, int64_t b, int64_t h, int64_t first,
+                      int64_t rows)
 {
-    const int64_t rows = t->shape[2], columns = t->shape[3];
-    double *x = malloc(sizeof *x * (size_t)(rows * columns));
-    for (int64_t r = 0; x && r < rows; r++) {
-        const attn_tensor row = bench_rows(t, b, h, r, 1);
-        suite_decode(t->dtype, row.data, x + r * columns, columns, 1.0f);
+    const int64_t columns = t->shape[3], stride = t->stride[2], elements = rows ? (rows - 1) * stride + columns : 0;
+    const size_t bytes = attn_dtype_bytes((attn_dtype)t->dtype, elements);
+    const attn_tensor part = bench_rows(t, b, h, first, rows);
+    double *x = malloc(sizeof *x * (size_t)(rows * columns) + 1);
+    char *copy = run->host ? malloc(bytes + 1) : NULL;
+    const char *from = run->host ? copy : part.data;
+    if (!x || !from || (run->host && attn_download(run->context, copy, part.data, bytes, NULL) != ATTN_OK)) {
+        free(x);
+        x = NULL;
     }
+    for (int64_t r = 0; x && r < rows; r++)
+        suite_decode(t->dtype, from + attn_dtype_bytes((attn_dtype)t->dtype, r * stride), x + r * columns, columns,
+                     1.0f);
+    free(copy);
     return x;
 }
 
@@ -103,33 +113,38 @@ static void add_pair(const struct bench_run *run, const struct rows *t, int64_t 
 
 /* ---- judgement ---------------------------------------------------------------------------------------------------- */
 
-static void judge(struct bench_run *run, const char *name, const attn_tensor *of, int64_t b, int64_t h, int64_t row,
-                  const struct sums *ref)
+static int judge(struct bench_run *run, const char *name, const attn_tensor *of, int64_t b, int64_t h, int64_t row,
+                 const struct sums *ref)
 {
-    double x[ATTN_BENCH_COLUMNS], worst = 0;
-    const attn_tensor part = bench_rows(of, b, h, row, 1);
-    suite_decode(of->dtype, part.data, x, ref->columns, 1.0f);
+    double *x = decode(run, of, b, h, row, 1), worst = 0;
+    const double weights = 0x1p-21 * (1 + ref->most) + (run->host ? 4 * suite_unit(run->problem.q.dtype) : 0);
+    if (!x) return cli_fail(CLI_CANNOT, "the rows of %s cannot be fetched", name);
     for (int64_t d = 0; d < ref->columns; d++) {
         const double rounding = fmax(suite_unit(of->dtype) * fabs(ref->x[d]), of->dtype == ATTN_F16 ? 0x1p-25 : 0);
         const double error = fabs(x[d] - ref->x[d]);
-        const double share = error == 0 ? 0 : error / (2 * rounding + 0x1p-21 * (1 + ref->most) * ref->size[d]);
+        const double share = error == 0 ? 0 : error / (2 * rounding + weights * ref->size[d]);
         worst = isfinite(x[d]) && share >= 0 ? fmax(worst, share) : INFINITY;
     }
+    free(x);
     run->share = fmax(run->share, worst);
-    if (worst <= 1 || run->verified == BENCH_WRONG) return;
+    if (worst <= 1 || run->verified == BENCH_WRONG) return CLI_OK;
     run->verified = BENCH_WRONG;
     snprintf(run->wrong, sizeof run->wrong,
              "%s, sequence %" PRId64 ", head %" PRId64 ", row %" PRId64 ": %.3g times what is permitted", name, b, h,
              row, worst);
+    return CLI_OK;
 }
 
 static int open_rows(const struct bench_run *run, int64_t b, int64_t h, struct rows *t)
 {
     const attn_problem *p = &run->problem;
     const int64_t hkv = h / (run->c->shape.heads_q / run->c->shape.heads_kv);
-    *t = (struct rows){decode(&p->q, b, h),   decode(&p->k, b, hkv),          decode(&p->v, b, hkv),
-                       decode(&p->out, b, h), decode(&run->grads.dout, b, h), decode(&p->lse, b, h)};
-    return t->q && t->k && t->v && t->out && t->dout && t->lse ? CLI_OK : cli_fail(CLI_CANNOT, "out of memory");
+    const int64_t m = run->c->shape.seq_q, n = run->c->shape.seq_k;
+    *t = (struct rows){
+        decode(run, &p->q, b, h, 0, m),   decode(run, &p->k, b, hkv, 0, n),          decode(run, &p->v, b, hkv, 0, n),
+        decode(run, &p->out, b, h, 0, m), decode(run, &run->grads.dout, b, h, 0, m), decode(run, &p->lse, b, h, 0, m)};
+    return t->q && t->k && t->v && t->out && t->dout && t->lse ? CLI_OK
+                                                               : cli_fail(CLI_CANNOT, "rows cannot be fetched");
 }
 
 static void close_rows(struct rows *t)
@@ -160,9 +175,8 @@ static int judge_key(struct bench_run *run, int64_t b, int64_t hkv, int64_t j, s
         close_rows(&t);
     }
     if (status) return status;
-    judge(run, "dk", &run->grads.dk, b, hkv, j, dk);
-    judge(run, "dv", &run->grads.dv, b, hkv, j, dv);
-    return CLI_OK;
+    status = judge(run, "dk", &run->grads.dk, b, hkv, j, dk);
+    return status ? status : judge(run, "dv", &run->grads.dv, b, hkv, j, dv);
 }
 
 static int judge_queries(struct bench_run *run, int64_t b, int64_t h, const int64_t *rows, int count, struct sums *dq)
@@ -172,7 +186,7 @@ static int judge_queries(struct bench_run *run, int64_t b, int64_t h, const int6
     for (int n = 0; n < count && !status; n++) {
         clear(dq, run->c->shape.head_dim);
         for (int64_t j = 0; j < run->c->shape.seq_k; j++) add_pair(run, &t, rows[n], j, dq, NULL, NULL);
-        judge(run, "dq", &run->grads.dq, b, h, rows[n], dq);
+        status = judge(run, "dq", &run->grads.dq, b, h, rows[n], dq);
     }
     close_rows(&t);
     return status;
