@@ -7,10 +7,14 @@ that refuse a case are reported with PyTorch's reason. Results are compared with
 CUDA graph, so that no Python stands between them, and timed by events. Twice: over arrays that take turns and together
 exceed the GPU's cache, and over the same arrays again and again, which is what `attn bench` does.
 
+With --backward the gradients of Q, K and V are measured instead: attn's, in order, beside PyTorch under
+use_deterministic_algorithms(True); with --unordered as well, attn's in any order beside PyTorch as it comes.
+
 A case is B,HQ,HKV,SQ,SK,D:TYPE, with :causal behind it where the mask is.
 """
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -25,6 +29,7 @@ MEASURED = 15  # times of which the median counts
 ALL = "FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH"
 NAMES = {"FLASH_ATTENTION": "flash", "CUDNN_ATTENTION": "cudnn", "EFFICIENT_ATTENTION": "efficient", "MATH": "math"}
 BACKENDS = {"f32": ALL[2:], "f16": ALL, "bf16": ALL}
+FORWARD, BACKWARD, UNORDERED = (), ("--backward",), ("--backward", "--unordered")  # what attn bench is told
 
 
 def parse_case(text):
@@ -47,28 +52,29 @@ def copies_of(case):
     return max(2, min(COPIES_MAX, -(-ROTATED_BYTES // one)))
 
 
-def bench_command(attn, case, device):
+def bench_command(attn, case, device, what=FORWARD):
     shape = ",".join(str(n) for n in case.shape[:6])
     return [attn, "bench", "--device", f"cuda:{device}", "--json", "--shape", shape, "--dtype", case.dtype,
-            *(["--causal"] if case.causal else [])]
+            *(["--causal"] if case.causal else []), *what]
 
 
-def run_attn(attn, case, device):
+def run_attn(attn, case, device, what=FORWARD):
     """{"ms", "waited_ms", "kernel"} of `attn bench`, or {"error"}."""
     try:
-        done = subprocess.run(bench_command(attn, case, device), capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(bench_command(attn, case, device, what), capture_output=True, text=True, timeout=600, check=False)
         row = json.loads(done.stdout)[0] if done.returncode == 0 else None
     except (OSError, subprocess.TimeoutExpired, ValueError) as failure:
         return {"error": worker.reason(failure)}
     if row is None:
-        return {"error": worker.reason(done.stderr) or f"status {done.returncode}"}
+        return {"error": worker.reason(done.stderr) if done.stderr else f"status {done.returncode}"}
     return {"ms": row["median_ms"], "waited_ms": row["waited_ms"], "kernel": row["kernel"], "verified": row["verified"]}
 
 
 class Torch:
     """What is measured of PyTorch; the module is only imported where it is."""
 
-    def __init__(self, device, budget):
+    def __init__(self, device, budget, what=FORWARD):
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what a fixed order of its products asks for
         import torch
         import torch.nn.functional as functional
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -77,7 +83,9 @@ class Torch:
         self.torch, self.functional, self.backend, self.only = torch, functional, SDPBackend, sdpa_kernel
         self.device, self.budget = torch.device("cuda", device), budget
         torch.cuda.set_device(self.device)
+        self.what, self.stream = what, torch.cuda.Stream()
         torch.set_grad_enabled(False)
+        torch.use_deterministic_algorithms(what == BACKWARD)
         torch.backends.cuda.matmul.allow_tf32 = False  # float32 means float32
         torch.manual_seed(1)
 
@@ -92,10 +100,48 @@ class Torch:
         def new(*shape):
             return self.torch.randn(shape, device=self.device, dtype=self.torch.float32).to(dtype)
 
-        return [(new(case.b, case.hq, case.sq, case.d), new(case.b, case.hkv, case.sk, case.d),
-                 new(case.b, case.hkv, case.sk, case.d)) for _ in range(copies)]
+        def one():
+            q, k, v = (new(case.b, heads, rows, case.d) for heads, rows in
+                       ((case.hq, case.sq), (case.hkv, case.sk), (case.hkv, case.sk)))
+            return (q, k, v, new(case.b, case.hq, case.sq, case.d)) if self.what else (q, k, v)
 
-    def call(self, case, q, k, v):
+        return [one() for _ in range(copies)]
+
+    def with_results(self, case, sets):
+        """The sets as `call` takes them: for gradients with the forward's result, of the backend that is chosen now."""
+        if not self.what:
+            return sets
+        ready = []
+        # Autograd goes backward on the stream that it went forward on, and that is the one which is captured.
+        with self.torch.enable_grad(), self.torch.cuda.stream(self.stream):
+            for q, k, v, dout in sets:
+                leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+                ready.append((*leaves, dout, self.forward(case, *leaves)))
+        self.torch.cuda.synchronize()
+        return ready
+
+    def call(self, case, q, k, v, dout=None, out=None):
+        if not self.what:
+            return self.forward(case, q, k, v)
+        return self.torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
+
+    def error(self, case, one):
+        """Of the largest number of a result, against float64."""
+        if not self.what:
+            return worker.relative_error(case, *one, self.call(case, *one), lambda x: x.double().cpu().numpy())
+        torch, group = self.torch, case.hq // case.hkv
+        got = self.call(case, *one)
+        with torch.enable_grad():  # the first kv head, whose gradients are all there is of it
+            q, k, v = (x[0, :n].detach().double().requires_grad_() for x, n in zip(one, (group, 1, 1)))
+            scores = q @ k.transpose(-1, -2) / case.d ** 0.5
+            if case.causal:
+                hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=self.device).triu(1)
+                scores = scores.masked_fill(hidden, float("-inf"))
+            out = torch.softmax(scores, -1) @ v
+            expected = torch.autograd.grad(out, (q, k, v), one[3][0, :group].double())
+        return max(float((x[0, :y.shape[0]].double() - y).abs().max() / y.abs().max()) for x, y in zip(got, expected))
+
+    def forward(self, case, q, k, v):
         group = case.hq // case.hkv
         if group > 1 and not case.causal:
             # The queries of a group are rows of one head: every backend takes that, and reads the keys once.
@@ -107,14 +153,13 @@ class Torch:
     def graph(self, case, sets):
         """A graph of one call on each set of arrays."""
         torch = self.torch
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
             for _ in range(2):
                 self.call(case, *sets[0])
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=self.stream):
             for one in sets:
                 self.call(case, *one)
         return graph
@@ -141,9 +186,8 @@ class Torch:
             warnings.simplefilter("always")
             try:
                 with self.only([getattr(self.backend, backend)]):
-                    q, k, v = sets[0]
-                    error = worker.relative_error(case, q, k, v, self.call(case, q, k, v),
-                                                  lambda x: x.double().cpu().numpy())
+                    sets = self.with_results(case, sets)
+                    error = self.error(case, sets[0])
                     if not error <= worker.TOLERANCE[case.dtype]:
                         return {"error": f"wrong by {error:.2g} of the largest result"}
                     rotated = self.time(self.graph(case, sets), len(sets))
@@ -201,15 +245,20 @@ def main():
     parser.add_argument("--attn", help="the command; without it PyTorch is measured alone")
     parser.add_argument("--device", type=int, default=0, help="the GPU's number")
     parser.add_argument("--seconds", type=float, default=0.5, help="for each time, at least 3 replays (default 0.5)")
+    parser.add_argument("--backward", action="store_true", help="gradients, in a fixed order on both sides")
+    parser.add_argument("--unordered", action="store_true", help="with --backward: in any order on both sides")
     parser.add_argument("--json", metavar="FILE", help="write all numbers there")
     parser.add_argument("case", nargs="+")
     options = parser.parse_args()
+    if options.unordered and not options.backward:
+        parser.error("--unordered is for --backward")
+    what = UNORDERED if options.unordered else BACKWARD if options.backward else FORWARD
     try:
         cases = [parse_case(text) for text in options.case]
     except ValueError as error:
         parser.error(str(error))
     try:
-        rival = Torch(options.device, options.seconds)
+        rival = Torch(options.device, options.seconds, what)
         import numpy  # noqa: F401, for the comparison
     except (ImportError, OSError) as error:
         print(f"SKIP: PyTorch: {worker.reason(error)}")
@@ -219,7 +268,7 @@ def main():
           "backends over rotated/the same arrays, best/attn over the same")
     for case in cases:
         rows.append({"shape": ",".join(str(n) for n in case.shape[:6]), "dtype": case.dtype, "causal": case.causal,
-                     "attn": run_attn(options.attn, case, options.device) if options.attn else None,
+                     "attn": run_attn(options.attn, case, options.device, what) if options.attn else None,
                      "torch": rival.case(case)})
         lines = table(rows)
         print("\n".join(lines if len(rows) == 1 else lines[-1:]), flush=True)

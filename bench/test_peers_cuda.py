@@ -30,6 +30,13 @@ class Words(unittest.TestCase):
         case = peers_cuda.parse_case("1,8,8,512,512,64:f32:causal")
         self.assertEqual(" ".join(peers_cuda.bench_command("attn", case, 2)),
                          "attn bench --device cuda:2 --json --shape 1,8,8,512,512,64 --dtype f32 --causal")
+        self.assertEqual(peers_cuda.bench_command("attn", case, 0, peers_cuda.UNORDERED)[-3:],
+                         ["--causal", "--backward", "--unordered"])
+
+    def test_unordered_is_for_backward(self):
+        with mock.patch.object(sys, "argv", ["peers_cuda.py", "--unordered", "1,1,1,1,1,1:f32"]), \
+                mock.patch("sys.stderr"), self.assertRaises(SystemExit):
+            peers_cuda.main()
 
 
 class Attn(unittest.TestCase):
