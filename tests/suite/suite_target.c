@@ -81,12 +81,20 @@ static const char *family_of(const struct suite_target *target, const attn_probl
                                                                                                    : "simt";
 }
 
-/* Of the backward only sm80 has kernels on tensor cores. */
+/* GPUs whose blocks have 99 KB of shared memory. */
+static int has_small_blocks(const struct suite_target *target)
+{
+    attn_device_info info = {.struct_size = sizeof info};
+    if (attn_device_get(target->index, &info) != ATTN_OK) return 0;
+    return !strcmp(info.arch, "sm_86") || !strcmp(info.arch, "sm_89");
+}
+
+/* Of the backward only sm80 has kernels on tensor cores, which need more than that. */
 static const char *backward_family_of(const struct suite_target *target, const attn_problem *p)
 {
     if (strncmp(target->isa, "sm", 2)) return target->isa;
     const int fits = p->q.shape[3] <= 128 && p->v.shape[3] <= 128 && p->out.dtype == p->q.dtype;
-    return !strcmp(target->isa, "sm80") && fits ? family_of(target, p) : "simt";
+    return !strcmp(target->isa, "sm80") && fits && !has_small_blocks(target) ? family_of(target, p) : "simt";
 }
 
 int suite_expect_plan(struct suite_check *check, const char *op, const attn_problem *p, const attn_plan *plan)
