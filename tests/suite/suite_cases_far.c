@@ -174,8 +174,7 @@ static void far_mask(struct suite_check *check, const void *arg)
 static void one_key(struct suite_check *check, struct gradient_built *w, const struct gradient_result *x)
 {
     const struct suite_built *t = &w->t;
-    const char *isa = check->target->isa;
-    const double rounding = !strcmp(isa, "sm70") || !strcmp(isa, "sm75") ? 1e-5 : 0;
+    const double rounding = strncmp(check->target->isa, "sm", 2) ? 0 : 1e-5;
     for (int64_t n = 0; n < w->gradient[DQ].rows * t->c.d; n++)
         suite_expect(check, fabs(x->x[DQ][n]) <= 1e-4, "dq: %g, expected 0", x->x[DQ][n]);
     for (int64_t n = 0; n < w->gradient[DK].rows * t->c.d; n++)
