@@ -169,8 +169,7 @@ static attn_status launch(attn_cuda_device *d, const char *module, const char *n
                           .shared_bytes = shared,
                           .parameters = p,
                           .parameter_bytes = bytes};
-    snprintf(whole, sizeof whole, "%s_%s", name, suffix);
-    if (!suffix[0]) snprintf(whole, sizeof whole, "%s", name);
+    snprintf(whole, sizeof whole, "%s%s%s", name, suffix[0] ? "_" : "", suffix);
     ATTN_TRY(attn_cuda_kernel(d, module, whole, shared, &l.function));
     return attn_cuda_run(d, &l, stream);
 }

@@ -22,23 +22,17 @@
 #define ATTN_CUDA_TENSOR_BACKWARD_CUH
 
 #include "backward_params.h"
-#include "forward.cuh"
+#include "m16n8_products.cuh"
 
-// What lanes hold of 16 x 16 sums, and products of tiles in shared memory.
-template <bool IsBf16> struct m16n8_tiles {
-    DEVICE int lane() { return int(thread_index()) & 31; }
-    DEVICE int row(int i) { return (lane() >> 2) + 4 * (i & 2); } // of element i
-    DEVICE int column(int i) { return 2 * (lane() & 3) + (i & 1) + 2 * (i & 4); }
-    DEVICE constexpr int pitch(int columns) { return (columns + 63) / 64 * 128; }
-    DEVICE int place(int columns, int row, int byte) { return row * pitch(columns) + (byte ^ 16 * (row & 7)); }
-    DEVICE tile_address beside(tile_address row, int block) { return (row ^ uint32_t(32 * (block & 3))) + 128 * (block / 4); }
-    DEVICE uint32_t pack(float low, float high) { return IsBf16 ? pack_bf16x2(low, high) : pack_half2(low, high); }
+// Products of tiles in shared memory, by the lanes, places and instructions of the forward.
+template <bool IsBf16> struct m16n8_tiles : sm80_products<IsBf16> {
+    typedef sm80_products<IsBf16> products;
+    using products::beside;
+    using products::multiply;
 
-    DEVICE void multiply(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-    {
-        if constexpr (IsBf16) mma_m16n8k16_bf16(d, a, b0, b1);
-        else mma_m16n8k16_f16(d, a, b0, b1);
-    }
+    DEVICE int lane() { return lane_index(); }
+    // columns: of a tile, whose pitch they decide.
+    DEVICE int place(int columns, int row, int byte) { return row * products::pitch(columns) + (byte ^ 16 * (row & 7)); }
 
     // Where a lane reads 16 x 16 from (row, column) on: rows of the operand in order, or those of its transpose.
     DEVICE tile_address first(const char *tile, int columns, int row, int column)
@@ -78,12 +72,6 @@ template <bool IsBf16> struct m16n8_tiles {
         mma_complete();
     }
 };
-
-// Rows of an operand that vector loads of eight reach everywhere.
-DEVICE bool is_eightfold_view(const attn_view &t, int64_t n)
-{
-    return ((t.stride[0] | t.stride[1] | t.stride[2] | n) & 7) == 0 && is_aligned(t.data, 16);
-}
 
 // Rows [0, count) of n elements, `stride` apart, to a tile of Rows x D; the rest is zeros. By asynchronous copies, or half by half.
 template <class Tiles, int Rows, int D>
@@ -140,7 +128,7 @@ DEVICE void store_tiles(const attn_job &job, const attn_view &view, int64_t offs
         for (int b = 0; b < MB * NB; b++)
             if (b == c)
 #pragma unroll
-                for (int i = 0; i < 8; i++) scratch[Tiles::row(i) * Pitch + Tiles::column(i)] = x[b / NB][b % NB][i];
+                for (int i = 0; i < 8; i++) scratch[Tiles::sum_row(i) * Pitch + Tiles::sum_key(i)] = x[b / NB][b % NB][i];
         warp_barrier();
 #pragma unroll 1
         for (int half = 0; half < 2; half++) {
@@ -154,7 +142,6 @@ DEVICE void store_tiles(const attn_job &job, const attn_view &view, int64_t offs
 
 template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backward {
     typedef m16n8_tiles<IsBf16> Tiles;
-    static constexpr int Warps = BACKWARD_THREADS / 32;
     static constexpr int Pitch = Tiles::pitch(D), PPitch = Tiles::pitch(Keys); // bytes
     // Blocks of 16 x 16 of a warp: of S, of dK and dV, of dQ.
     static constexpr int SMB = Rows / 32, SNB = Keys / 64, KMB = Keys / 64, KNB = D / 32, QMB = Rows / 32, QNB = D / 64;
@@ -257,7 +244,7 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
         for (int m = 0; m < SMB; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int r = slot * Rows + score_row() + 16 * m + Tiles::row(2 * half);
+                const int r = slot * Rows + score_row() + 16 * m + Tiles::sum_row(2 * half);
                 const float lse = t.lse[r] * log2e, rest = t.rest[r];
 #pragma unroll
                 for (int n = 0; n < SNB; n++)
@@ -275,7 +262,7 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
             for (int n = 0; n < SNB; n++)
 #pragma unroll
                 for (int e = 0; e < 8; e++)
-                    if (!sees(b, i + score_row() + 16 * m + Tiles::row(e), key + score_key() + 16 * n + Tiles::column(e)))
+                    if (!sees(b, i + score_row() + 16 * m + Tiles::sum_row(e), key + score_key() + 16 * n + Tiles::sum_key(e)))
                         s[m][n][e] = dp[m][n][e] = 0;
     }
 
@@ -297,8 +284,8 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
                 }
 #pragma unroll 1
             for (int n = 0; n < Half; n++) {
-                const int c = part * Half + n, r = score_row() + 16 * (c / (8 * SNB)) + Tiles::row(c % 8),
-                          at = key + score_key() + 16 * (c / 8 % SNB) + Tiles::column(c % 8);
+                const int c = part * Half + n, r = score_row() + 16 * (c / (8 * SNB)) + Tiles::sum_row(c % 8),
+                          at = key + score_key() + 16 * (c / 8 % SNB) + Tiles::sum_key(c % 8);
                 float *score = mine + n * BACKWARD_THREADS, *gradient = mine + (Half + n) * BACKWARD_THREADS;
                 const int64_t row = (int64_t(i) + r) * job.group + g;
                 float x = 0, y = 0;
@@ -334,8 +321,8 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
             for (int n = 0; n < SNB; n++)
 #pragma unroll
                 for (int i = 0; i < 8; i += 2)
-                    store_vector(tile + Tiles::place(Keys, score_row() + 16 * m + Tiles::row(i),
-                                                     2 * (score_key() + 16 * n + Tiles::column(i))),
+                    store_vector(tile + Tiles::place(Keys, score_row() + 16 * m + Tiles::sum_row(i),
+                                                     2 * (score_key() + 16 * n + Tiles::sum_key(i))),
                                  Tiles::pack(x[m][n][i], x[m][n][i + 1]));
     }
 
@@ -529,8 +516,8 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
                                                                              Tiles::second(out, D, 16 * warp(), 0), x);
 #pragma unroll
             for (int e = 0; e < 8; e++) {
-                const int r = 16 * warp() + Tiles::row(e);
-                if (Tiles::row(e) != Tiles::column(e) || r >= count) continue;
+                const int r = 16 * warp() + Tiles::sum_row(e);
+                if (Tiles::sum_row(e) != Tiles::sum_key(e) || r >= count) continue;
                 float rest = x[0][0][e];
                 if (job.dlse.data) rest -= attn_load_float(&job.dlse, attn_row_offset(&job.dlse, s.q_batch, h, at + r));
                 p.simt.rest[(s.q_batch * job.heads_q + h) * job.q_span.room + at + r] = rest;
