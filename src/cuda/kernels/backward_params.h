@@ -3,7 +3,7 @@
 #ifndef ATTN_CUDA_BACKWARD_PARAMS_H
 #define ATTN_CUDA_BACKWARD_PARAMS_H
 
-#include "params.h"
+#include "tensor_shapes.h"
 
 enum {
     BACKWARD_THREADS = 256,
@@ -15,13 +15,13 @@ enum {
   X(sm80_backward, 64, 128, 128) \
   X(sm80_backward, 128, 64, 128)
 
-#define BACKWARD_PITCH(columns) (((columns) + 63) / 64 * 128)
 /* What comes before the tiles in shared memory: the task, its ticket, LSE and rest of two blocks of rows. */
 #define BACKWARD_HEAD(rows) ((SIMT_BLOCK_BYTES + 16 + 4 * (rows)*4 + 127) / 128 * 128)
 /* K and V; two each of Q and dO; P and dS. */
-#define BACKWARD_SHARED(d, rows, keys) \
-  (BACKWARD_HEAD(rows) + 2 * (keys)*BACKWARD_PITCH(d) + 4 * (rows)*BACKWARD_PITCH(d) + 2 * (rows)*BACKWARD_PITCH(keys))
-#define BACKWARD_PREPARE_SHARED(d, rows) (2 * (rows)*BACKWARD_PITCH(d))
+#define BACKWARD_SHARED(d, rows, keys)                                                       \
+  (BACKWARD_HEAD(rows) + 2 * (keys)*TENSOR_PITCH_sm80(d) + 4 * (rows)*TENSOR_PITCH_sm80(d) + \
+   2 * (rows)*TENSOR_PITCH_sm80(keys))
+#define BACKWARD_PREPARE_SHARED(d, rows) (2 * (rows)*TENSOR_PITCH_sm80(d))
 #define BACKWARD_FINISH_SHARED (BACKWARD_THREADS / 32 * 16 * 20 * 4)
 
 typedef struct attn_backward_tensor {
