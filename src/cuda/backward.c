@@ -14,28 +14,32 @@ enum { BOTH_KEYS = 256 }; /* columns up to which a launch of simt sums dK and dV
 
 typedef struct kernel {
     const char *family, *label, *module, *name;
-    int32_t from; /* compute capability that it is made for */
     int32_t dtype;
     int64_t head_dim, rows, keys; /* columns up to head_dim; of a step; of a block */
     unsigned shared_bytes, prepare_bytes;
 } kernel;
 
-#define SM80(module, d, rows, keys)               \
-  SM80_TYPE(module, d, rows, keys, f16, ATTN_F16) \
-  SM80_TYPE(module, d, rows, keys, bf16, ATTN_BF16)
-#define SM80_TYPE(module, d, rows, keys, type, dtype) \
-  {"sm80",                                            \
-   "backward_sm80_d" #d "_" #type,                    \
-   #module,                                           \
-   "sm80_backward_" #d "_" #type,                     \
-   80,                                                \
-   dtype,                                             \
-   d,                                                 \
-   rows,                                              \
-   keys,                                              \
-   (unsigned)BACKWARD_SHARED(d, rows, keys),          \
-   (unsigned)BACKWARD_PREPARE_SHARED(d, rows)},
-static const kernel kernels[] = {SM80_BACKWARD_SHAPES(SM80)};
+#define KERNEL(family, module, suffix, dtype, d, rows, keys, teams) \
+  {#family,                                                         \
+   "backward_" #family "_d" #d "_" #rows "x" #keys suffix,          \
+   #module,                                                         \
+   #family "_backward_" #d "_" #rows "x" #keys suffix,              \
+   dtype,                                                           \
+   d,                                                               \
+   rows,                                                            \
+   keys,                                                            \
+   (unsigned)BACKWARD_SHARED(family, d, rows, keys, teams),         \
+   (unsigned)BACKWARD_PREPARE_SHARED(family, d, rows)},
+#define SM70(module, d, rows, keys, s_warps, k_warps, q_warps, teams) \
+  KERNEL(sm70, module, "", ATTN_F16, d, rows, keys, teams)
+#define SM80(module, d, rows, keys, s_warps, k_warps, q_warps, teams) \
+  KERNEL(sm80, module, "_f16", ATTN_F16, d, rows, keys, teams)        \
+  KERNEL(sm80, module, "_bf16", ATTN_BF16, d, rows, keys, teams)
+static const kernel kernels[] = {SM80_BACKWARD_SHAPES(SM80) SM70_BACKWARD_SHAPES(SM70)};
+#define FITS_SM70(module, d, rows, keys, s_warps, k_warps, q_warps, teams)               \
+  _Static_assert(BACKWARD_SHARED(sm70, d, rows, keys, teams) <= ATTN_VOLTA_SHARED_BYTES, \
+                 "what a block of sm_70 may have");
+SM70_BACKWARD_SHAPES(FITS_SM70)
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 static const char simt_label[] = "backward_simt";
 
@@ -74,7 +78,7 @@ static bool is_wanted(const kernel *k, const attn_cuda_device *d, const attn_for
     if ((int64_t)k->shared_bytes > d->shared_bytes) return false;
     if (forced && !attn_kernel_is(k->label, force->kernel)) return false;
     if (force->family[0]) return strcmp(k->family, force->family) == 0;
-    return forced || d->capability >= k->from;
+    return forced || attn_cuda_is_made_for(attn_cuda_family_of(k->family), d->capability);
 }
 
 static attn_status none_serves(const attn_job *job, const char *forced)
@@ -93,10 +97,10 @@ static attn_status choose(const attn_cuda_device *d, const attn_job *job, const 
 {
     const char *module = "simt_backward";
     *chosen = NULL;
-    *why = "float32 multiply-adds, which serve everything";
+    *why = attn_cuda_family_of("simt")->what;
     for (int n = 0; n < KERNELS && !*chosen; n++)
         if (is_wanted(&kernels[n], d, force) && serves(&kernels[n], job)) *chosen = &kernels[n];
-    if (*chosen) *why = "tensor cores by mma.m16n8k16", module = (*chosen)->module;
+    if (*chosen) *why = attn_cuda_family_of((*chosen)->family)->what, module = (*chosen)->module;
     else if (force->kernel[0] && attn_cuda_is_backward(force->kernel) && !attn_kernel_is(simt_label, force->kernel))
         return none_serves(job, force->kernel);
     const bool has_code = attn_cuda_choose_image(attn_cuda_images, module, d->capability) >= 0 &&

@@ -4,8 +4,8 @@
 #include "kernels/tensor_shapes.h"
 #include <stdio.h>
 
-/* That a block of sm_70, or all blocks of a multiprocessor, may have; likewise of sm_75. */
-enum { VOLTA_SHARED_BYTES = 98304, TURING_SHARED_BYTES = 65536 };
+/* Of all blocks of a multiprocessor. */
+enum { TURING_SHARED_BYTES = 65536 };
 
 /* simt: two tiles of float32, places of rows and keys, factors of keys. O lies in registers, so many rows or many columns;
  * a block of few rows is for problems of few rows. */
@@ -67,11 +67,11 @@ enum { KERNELS = sizeof kernels / sizeof *kernels };
   _Static_assert(                                                                                                    \
       TENSOR_SHARED(family, 1, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, 1) * blocks_per_sm <= bytes, \
       "shared memory of " #family);
-#define FITS_VOLTA(module, ...) FITS(sm70, VOLTA_SHARED_BYTES, __VA_ARGS__)
+#define FITS_VOLTA(module, ...) FITS(sm70, ATTN_VOLTA_SHARED_BYTES, __VA_ARGS__)
 #define FITS_TURING(module, ...) FITS(sm75, TURING_SHARED_BYTES, __VA_ARGS__)
 SM70_SHAPES(FITS_VOLTA)
 SM75_SHAPES(FITS_TURING)
-_Static_assert(SIMT_SHARED(128) <= VOLTA_SHARED_BYTES, "shared memory of sm_70");
+_Static_assert(SIMT_SHARED(128) <= ATTN_VOLTA_SHARED_BYTES, "shared memory of sm_70");
 
 bool attn_cuda_is_forward(const char *word)
 {
@@ -92,23 +92,17 @@ static bool has_more_than_masks(const attn_job *job)
     return job->scale < 0 || job->softcap > 0 || job->bias.data || job->alibi || job->has_dropout;
 }
 
-/* Families by the GPUs that they are made for: compute capabilities from, and below. */
-typedef struct family {
-    const char *name;
-    int32_t from, below;
-    const char *what;
-} family;
-static const family families[] = {
+static const attn_cuda_family families[] = {
     {"sm70", 70, 75, "the tensor cores of sm_70"},
     {"sm75", 75, 80, "the tensor cores of sm_75, by mma.m16n8k8"},
     {"sm80", 80, INT32_MAX, "tensor cores by mma.m16n8k16"},
     {"simt", 0, INT32_MAX, "float32 multiply-adds, which serve everything"},
 };
 
-static const family *family_of(const attn_forward_kernel *k)
+const attn_cuda_family *attn_cuda_family_of(const char *name)
 {
-    const family *f = families;
-    while (strcmp(f->name, k->family) != 0) f++;
+    const attn_cuda_family *f = families;
+    while (strcmp(f->name, name) != 0) f++;
     return f;
 }
 
@@ -137,11 +131,10 @@ static bool serves(const attn_forward_kernel *k, const attn_job *job)
 /* Whether a kernel may be taken: by name, by family, or because it is made for the GPU: the instruction of sm_70 is emulated elsewhere. */
 static bool is_wanted(const attn_forward_kernel *k, const attn_cuda_device *d, const attn_force *force)
 {
-    const family *f = family_of(k);
     if ((int64_t)k->shared_bytes > d->shared_bytes) return false;
     if (force->kernel[0] && !attn_kernel_is(k->label, force->kernel)) return false;
     if (force->family[0]) return !is_tensor(k) || strcmp(k->family, force->family) == 0;
-    return force->kernel[0] || (d->capability >= f->from && d->capability < f->below);
+    return force->kernel[0] || attn_cuda_is_made_for(attn_cuda_family_of(k->family), d->capability);
 }
 
 /* Whether an SM holds as many blocks as the kernel is made for. From sm_80 on it has 1 KB more than a block may have, and spends as
@@ -209,7 +202,7 @@ attn_status attn_cuda_choose_forward(const attn_cuda_device *d, const attn_job *
     if (found) {
         *kernel = found;
         snprintf(reason, reason_bytes, "%s%s%s", force->kernel[0] || force->family[0] ? "forced; " : "", type_of(found),
-                 family_of(found)->what);
+                 attn_cuda_family_of(found->family)->what);
         return ATTN_OK;
     }
     if (without_code) return attn_cuda_no_code(d, without_code->module);

@@ -19,6 +19,23 @@ typedef struct attn_forward_kernel {
     bool has_doubts;       /* leaves tasks to a launch of simt behind it (kernels/bf16_halves.cuh) */
 } attn_forward_kernel;
 
+/* That a block of sm_70, or all blocks of a multiprocessor, may have. */
+enum { ATTN_VOLTA_SHARED_BYTES = 98304 };
+
+/* Families of kernels by the GPUs that they are made for: compute capabilities from, and below. */
+typedef struct attn_cuda_family {
+    const char *name;
+    int32_t from, below;
+    const char *what;
+} attn_cuda_family;
+
+/* name: one of the list. */
+const attn_cuda_family *attn_cuda_family_of(const char *name);
+static inline bool attn_cuda_is_made_for(const attn_cuda_family *family, int32_t capability)
+{
+    return capability >= family->from && capability < family->below;
+}
+
 /* Whether `force` may name it: a label, or the start of labels up to a "_". */
 bool attn_cuda_is_forward(const char *word);
 /* attn_cuda_is_family(word): isa=sm70 takes that family where it serves a problem, and simt elsewhere; isa=simt simt alone. */

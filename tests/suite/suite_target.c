@@ -89,12 +89,14 @@ static int has_small_blocks(const struct suite_target *target)
     return !strcmp(info.arch, "sm_86") || !strcmp(info.arch, "sm_89");
 }
 
-/* Of the backward only sm80 has kernels on tensor cores, which need more than that. */
+/* The backward has kernels on tensor cores for sm80 and, in f16, sm70. */
 static const char *backward_family_of(const struct suite_target *target, const attn_problem *p)
 {
     if (strncmp(target->isa, "sm", 2)) return target->isa;
-    const int fits = p->q.shape[3] <= 128 && p->v.shape[3] <= 128 && p->out.dtype == p->q.dtype;
-    return !strcmp(target->isa, "sm80") && fits && !has_small_blocks(target) ? family_of(target, p) : "simt";
+    const int64_t most = has_small_blocks(target) ? 128 : 256;
+    const int has = !strcmp(target->isa, "sm80") || (!strcmp(target->isa, "sm70") && p->q.dtype == ATTN_F16);
+    const int fits = p->q.shape[3] <= most && p->v.shape[3] <= most && p->out.dtype == p->q.dtype;
+    return has && fits ? family_of(target, p) : "simt";
 }
 
 int suite_expect_plan(struct suite_check *check, const char *op, const attn_problem *p, const attn_plan *plan)

@@ -10,18 +10,32 @@ enum {
     BACKWARD_HEADS = 32 /* of a set: with 108 to 132 multiprocessors some three or four blocks of each are at work */
 };
 
-/* X(module, d, rows, keys): head sizes up to d; query rows of a step, all of one head; keys that a block owns. */
-#define SM80_BACKWARD_SHAPES(X)  \
-  X(sm80_backward, 64, 128, 128) \
-  X(sm80_backward, 128, 64, 128)
+/* X(module, d, rows, keys, s_warps, k_warps, q_warps, teams): head sizes up to d; query rows of a step, all of one head; keys that a block owns; warps that
+ * share the rows of S, the keys of dK, the rows of dQ; 2 teams: one computes S, the other dP. The order is that of preference. */
+#define SM70_BACKWARD_SHAPES(X)             \
+  X(sm70_backward, 64, 64, 128, 2, 4, 4, 1) \
+  X(sm70_backward, 128, 64, 64, 4, 2, 2, 1) \
+  X(sm70_backward, 256, 32, 32, 2, 1, 1, 2)
+/* A block has 227 KB on sm_90, 163 on sm_80, 99 on sm_86 and sm_89. */
+#define SM80_BACKWARD_SHAPES(X)              \
+  X(sm80_backward, 64, 128, 128, 2, 4, 2, 1) \
+  X(sm80_backward, 64, 64, 128, 2, 4, 2, 1)  \
+  X(sm80_backward, 128, 64, 128, 2, 4, 2, 1) \
+  X(sm80_backward, 128, 32, 64, 2, 2, 1, 1)  \
+  X(sm80_backward, 256, 64, 64, 4, 2, 2, 1)  \
+  X(sm80_backward, 256, 32, 64, 2, 2, 1, 1)
 
+#define BACKWARD_SLOTS(asynchronous) ((asynchronous) ? 2 : 1) /* pairs of tiles of Q and dO */
+#define BACKWARD_SLOTS_sm70 BACKWARD_SLOTS(0)
+#define BACKWARD_SLOTS_sm80 BACKWARD_SLOTS(1)
 /* What comes before the tiles in shared memory: the task, its ticket, LSE and rest of two blocks of rows. */
 #define BACKWARD_HEAD(rows) ((SIMT_BLOCK_BYTES + 16 + 4 * (rows)*4 + 127) / 128 * 128)
-/* K and V; two each of Q and dO; P and dS. */
-#define BACKWARD_SHARED(d, rows, keys)                                                       \
-  (BACKWARD_HEAD(rows) + 2 * (keys)*TENSOR_PITCH_sm80(d) + 4 * (rows)*TENSOR_PITCH_sm80(d) + \
-   2 * (rows)*TENSOR_PITCH_sm80(keys))
-#define BACKWARD_PREPARE_SHARED(d, rows) (2 * (rows)*TENSOR_PITCH_sm80(d))
+/* K and V; Q and dO; P and dS; what teams exchange. */
+#define BACKWARD_SHARED(family, d, rows, keys, teams)                                                       \
+  (BACKWARD_HEAD(rows) + 2 * (keys)*TENSOR_PITCH_##family(d) +                                              \
+   2 * BACKWARD_SLOTS_##family * (rows)*TENSOR_PITCH_##family(d) + 2 * (rows)*TENSOR_PITCH_##family(keys) + \
+   ((teams) > 1 ? (teams) * (rows) * (keys)*4 : 0))
+#define BACKWARD_PREPARE_SHARED(family, d, rows) (2 * (rows)*TENSOR_PITCH_##family(d))
 #define BACKWARD_FINISH_SHARED (BACKWARD_THREADS / 32 * 16 * 20 * 4)
 
 typedef struct attn_backward_tensor {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor_backward.cuh"
+#include "sm80_tiles.cuh"
 
-#define SM80_BACKWARD(module, d, rows, keys)                         \
-    TENSOR_BACKWARD(sm80_backward_##d##_f16, false, d, rows, keys)   \
-    TENSOR_BACKWARD(sm80_backward_##d##_bf16, true, d, rows, keys)
+#define SM80_BACKWARD(module, d, rows, keys, ...)                                                                  \
+    TENSOR_BACKWARD(sm80_backward_##d##_##rows##x##keys##_f16, sm80_tiles<false>, d, rows, keys, __VA_ARGS__)      \
+    TENSOR_BACKWARD(sm80_backward_##d##_##rows##x##keys##_bf16, sm80_tiles<true>, d, rows, keys, __VA_ARGS__)
 SM80_BACKWARD_SHAPES(SM80_BACKWARD)

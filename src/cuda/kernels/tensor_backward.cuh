@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward on tensor cores: f16 (or bf16) in, float32 sums, five products of a tile.
+// The backward on tensor cores: f16 (or bf16) in, float32 sums, five products of a tile. One algorithm; what a generation of GPUs has of its own is its
+// Tiles (sm70_tiles.cuh, sm80_tiles.cuh), shapes stand in backward_params.h.
 //
 //   S = Q K' -> P = exp(S - LSE), dP = dO V' -> dS = P o (Z o dP - rest), dT = dS o (1 - tanh^2) with softcap
 //   dV += (P o Z)' dO, dK += dT' Q, dQ += dT K; rest = rowsum(dO o O) - dLSE of simt_backward.cu, or of the kernel below
 //
 // A block of 8 warps owns Keys keys of a kv head: K and V stay in shared memory, dK and dV in registers, over all Rows-row blocks that see any
-// of its keys, of one query head of the group after the other. Q and dO of the next rows are on their way meanwhile, by asynchronous copies. P and
-// dT go through shared memory as 16-bit words, because who computes them is not who multiplies them: S and dP are 2 x 4 warps by rows and keys, dK and
-// dV 4 x 2 by keys and columns, dQ 2 x 4 by rows and columns.
+// of its keys, of one query head of the group after the other. Q and dO of the next rows are on their way meanwhile, by asynchronous copies to a
+// second pair of tiles, or in registers, which go to the one pair between dK and dQ. P and dT go through shared memory as 16-bit words, because
+// who computes them is not who multiplies them: each of the three pairs of products has its own share of rows and columns to a warp. With two Teams one
+// half of the warps computes S, the other dP, and they exchange: blocks of 32 x 32 have no more warps' worth of S.
 //
 // dQ is the sum of what all blocks of keys give, in float32, in the workspace, by atomic additions, where a tile lies as the lanes hold it, so that
 // each of them is 128 bytes side by side. By default they come in the order of keys: a counter of each row block says how many have added theirs,
 // and a block waits for its turn. Blocks take their tasks by tickets, lower keys first, so who is waited for has started before. With
 // ATTN_GRAD_UNORDERED nobody waits. A last kernel scales dQ and stores it.
 //
-// Lanes, swizzle: m16n8_products.cuh. P' and dT' are read transposed (ldmatrix.trans), so all four ways of A and B come from tiles as they lie.
 // Bytes a step from L2: 2 Rows (Dk + Dv), and 4 Rows Dk of additions, for 2 * Rows * Keys * (3 Dk + 2 Dv) flops.
 // -inf: rows without keys have LSE -inf, taken as +inf, so P = 0; a masked element has P = dS = 0 by selection, whatever dO has. NaN spreads as
 // in the formulas. dS of f16 may overflow where dO is large, as everywhere else.
@@ -22,58 +23,21 @@
 #define ATTN_CUDA_TENSOR_BACKWARD_CUH
 
 #include "backward_params.h"
-#include "m16n8_products.cuh"
+#include "tensor_forward.cuh"
 
-// Products of tiles in shared memory, by the lanes, places and instructions of the forward.
-template <bool IsBf16> struct m16n8_tiles : sm80_products<IsBf16> {
-    typedef sm80_products<IsBf16> products;
-    using products::beside;
-    using products::multiply;
+// Sixteen bytes of global memory to a tile, or zeros.
+template <class Tiles> DEVICE void copy_sixteen(char *to, const char *from, bool wanted)
+{
+    if constexpr (Tiles::Asynchronous) copy_async(tile_of(to), from, wanted);
+    else store_vector(to, load_if(wanted, from));
+}
 
-    DEVICE int lane() { return lane_index(); }
-    // columns: of a tile, whose pitch they decide.
-    DEVICE int place(int columns, int row, int byte) { return row * products::pitch(columns) + (byte ^ 16 * (row & 7)); }
+template <class Tiles> DEVICE void finish_copies()
+{
+    if constexpr (Tiles::Asynchronous) copies_complete();
+}
 
-    // Where a lane reads 16 x 16 from (row, column) on: rows of the operand in order, or those of its transpose.
-    DEVICE tile_address first(const char *tile, int columns, int row, int column)
-    {
-        return tile_of(tile + place(columns, row + (lane() & 15), 2 * column + 16 * (lane() >> 4)));
-    }
-    DEVICE tile_address second(const char *tile, int columns, int row, int column)
-    {
-        return tile_of(tile + place(columns, row + (lane() & 7) + 8 * (lane() >> 4), 2 * column + 16 * (lane() >> 3 & 1)));
-    }
-
-    // d += a b, over K. a: tile [m][K], from `first`, or with TransposedA [K][m], from `second`; b: [n][K] from `second`, or with ByRows
-    // [K][n] from `first`. APitch, BPitch: bytes from row to row.
-    template <int MB, int NB, int K, bool TransposedA, bool ByRows, int APitch, int BPitch>
-    DEVICE void multiply_tiles(tile_address a_at, tile_address b_at, float (&d)[MB][NB][8])
-    {
-#pragma unroll
-        for (int k = 0; k < K / 16; k++) {
-            uint32_t a[MB][4];
-#pragma unroll
-            for (int m = 0; m < MB; m++) {
-                if (TransposedA) load_matrices_transposed(a[m], beside(a_at, m) + 16 * k * APitch);
-                else load_matrices(a[m], beside(a_at, k) + 16 * m * APitch);
-            }
-#pragma unroll
-            for (int n = 0; n < NB; n++) {
-                uint32_t b[4];
-                if (ByRows) load_matrices_transposed(b, beside(b_at, n) + 16 * k * BPitch);
-                else load_matrices(b, beside(b_at, k) + 16 * n * BPitch);
-#pragma unroll
-                for (int m = 0; m < MB; m++) {
-                    multiply(d[m][n], a[m], b[0], b[1]);
-                    multiply(d[m][n] + 4, a[m], b[2], b[3]);
-                }
-            }
-        }
-        mma_complete();
-    }
-};
-
-// Rows [0, count) of n elements, `stride` apart, to a tile of Rows x D; the rest is zeros. By asynchronous copies, or half by half.
+// Rows [0, count) of n elements, `stride` apart, to a tile of Rows x D; the rest is zeros. Sixteen bytes at a time, or half by half.
 template <class Tiles, int Rows, int D>
 DEVICE void copy_tile(const char *from, int64_t stride, int count, int n, bool eightfold, char *to)
 {
@@ -83,8 +47,8 @@ DEVICE void copy_tile(const char *from, int64_t stride, int count, int n, bool e
         for (int c = 0; c < Rows * Columns; c += BACKWARD_THREADS) {
             const int at = c + int(thread_index()), row = at / Columns, column = at % Columns;
             if (Rows * Columns % BACKWARD_THREADS != 0 && at >= Rows * Columns) break;
-            copy_async(tile_of(to + Tiles::place(D, row, 16 * column)), from + 2 * (row * stride + 8 * column),
-                       row < count && 8 * column < n);
+            copy_sixteen<Tiles>(to + Tiles::place(D, row, 16 * column), from + 2 * (row * stride + 8 * column),
+                                row < count && 8 * column < n);
         }
         return;
     }
@@ -115,8 +79,8 @@ DEVICE void store_four_gradients(const attn_job &job, const attn_view &view, int
 }
 
 // Sums of a warp, from (row, column) of its block on, rows `stride` apart from `offset`; those below `rows` and n. Over 16 x 20 floats of the
-// warp's own.
-template <class Tiles, int MB, int NB>
+// warp's own. Transposed, ByRows: of the product.
+template <class Tiles, bool Transposed, bool ByRows, int MB, int NB>
 DEVICE void store_tiles(const attn_job &job, const attn_view &view, int64_t offset, int64_t stride, int row, int column, int rows,
                         int n, float factor, float *scratch, const float (&x)[MB][NB][8])
 {
@@ -132,7 +96,8 @@ DEVICE void store_tiles(const attn_job &job, const attn_view &view, int64_t offs
         warp_barrier();
 #pragma unroll 1
         for (int half = 0; half < 2; half++) {
-            const int r = row + 16 * (c / NB) + 8 * half + (Tiles::lane() >> 2), d = column + 16 * (c % NB) + 4 * (Tiles::lane() & 3);
+            const int r = row + Tiles::row_of(Transposed, c / NB, 8 * half + (Tiles::lane() >> 2)),
+                      d = column + Tiles::column_of(ByRows, c % NB, 4 * (Tiles::lane() & 3));
             if (r >= rows || d >= n) continue;
             store_four_gradients(job, view, offset + r * stride + d, min(4, n - d),
                                  scratch + (8 * half + (Tiles::lane() >> 2)) * Pitch + 4 * (Tiles::lane() & 3), factor);
@@ -140,28 +105,40 @@ DEVICE void store_tiles(const attn_job &job, const attn_view &view, int64_t offs
     }
 }
 
-template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backward {
-    typedef m16n8_tiles<IsBf16> Tiles;
+// SWarps, KWarps, QWarps: how many warps share the rows of S, the keys of dK, the rows of dQ; the others share keys or columns.
+template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QWarps, int Teams, bool All> struct tensor_backward {
+    static constexpr int Warps = BACKWARD_THREADS / 32, TeamWarps = Warps / Teams;
     static constexpr int Pitch = Tiles::pitch(D), PPitch = Tiles::pitch(Keys); // bytes
+    static constexpr int Slots = BACKWARD_SLOTS(Tiles::Asynchronous);
     // Blocks of 16 x 16 of a warp: of S, of dK and dV, of dQ.
-    static constexpr int SMB = Rows / 32, SNB = Keys / 64, KMB = Keys / 64, KNB = D / 32, QMB = Rows / 32, QNB = D / 64;
-    static constexpr int Elements = Rows * Keys / BACKWARD_THREADS; // of S, of a lane
-    static_assert(BACKWARD_THREADS == 256 && Rows % 64 == 0 && D % 64 == 0 && Keys % 64 == 0, "who computes what");
+    static constexpr int SMB = Rows / 16 / SWarps, SNB = Keys / 16 * SWarps / TeamWarps, KMB = Keys / 16 / KWarps, KNB = D / 16 * KWarps / Warps,
+                         QMB = Rows / 16 / QWarps, QNB = D / 16 * QWarps / Warps;
+    static constexpr int Elements = 8 * SMB * SNB; // of S, of a lane
+    static_assert(16 * SMB * SWarps == Rows && 16 * SNB * (TeamWarps / SWarps) == Keys && 16 * KMB * KWarps == Keys &&
+                      16 * KNB * (Warps / KWarps) == D && 16 * QMB * QWarps == Rows && 16 * QNB * (Warps / QWarps) == D,
+                  "who computes what");
+
+    template <int MB, int NB> DEVICE void clear(float (&x)[MB][NB][8])
+    {
+#pragma unroll
+        for (int c = 0; c < MB * NB * 8; c++) x[c / 8 / NB][c / 8 % NB][c % 8] = 0;
+    }
 
     struct shared {
         block_of_rows *block;
         uint32_t *ticket;
         float *lse, *rest; // [2][Rows]
-        char *k, *v, *q, *dout; // the last two [2]
+        char *k, *v, *q, *dout; // the last two [Slots]
         char *p, *ds;
+        float *own; // Elements / 2 pairs of a thread, or, with two teams, Elements floats
     };
 
     typedef float scores[SMB][SNB][8];
 
     DEVICE int lane() { return Tiles::lane(); }
     DEVICE int warp() { return int(thread_index()) >> 5; }
-    DEVICE int score_row() { return Rows / 2 * (warp() & 1); }
-    DEVICE int score_key() { return Keys / 4 * (warp() >> 1); }
+    DEVICE int score_row() { return 16 * SMB * (warp() % SWarps); }
+    DEVICE int score_key() { return 16 * SNB * (warp() % TeamWarps / SWarps); }
 
     DEVICE shared carve()
     {
@@ -174,9 +151,10 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
         t.k = at + BACKWARD_HEAD(Rows);
         t.v = t.k + Keys * Pitch;
         t.q = t.v + Keys * Pitch;
-        t.dout = t.q + 2 * Rows * Pitch;
-        t.p = t.dout + 2 * Rows * Pitch;
+        t.dout = t.q + Slots * Rows * Pitch;
+        t.p = t.dout + Slots * Rows * Pitch;
         t.ds = t.p + Rows * PPitch;
+        t.own = reinterpret_cast<float *>(Teams > 1 ? t.ds + Rows * PPitch : t.p) + thread_index();
         return t;
     }
 
@@ -191,18 +169,49 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
         return view.data + 2 * (attn_row_offset(&view, w.seq.q_batch, h, w.seq.q_row + i + copy_row()) + copy_column());
     }
 
-    // Rows from i on to a tile. from: this thread's first.
-    DEVICE void start_rows(const attn_view &view, const char *from, int count, int n, bool eightfold, char *tile)
+    // Rows on their way to a tile, where copies go through registers.
+    static constexpr int Copies = Tiles::Asynchronous ? 1 : Rows / Step;
+    struct strip {
+        uint4 word[Copies];
+    };
+
+    // Rows from i on to a tile, or on their way there. from: this thread's first.
+    DEVICE void start_rows(const attn_view &view, const char *from, int count, int n, bool eightfold, char *tile, strip &way)
     {
         if (!eightfold) {
-            copy_tile<Tiles, Rows, D>(from - 2 * (copy_row() * view.stride[2] + copy_column()), view.stride[2], count, n, false, tile);
+            if (Tiles::Asynchronous) put_halves(view, from, count, n, tile);
             return;
         }
-        const tile_address to = tile_of(tile + Tiles::place(D, copy_row(), 2 * copy_column()));
         const int64_t stride = 2 * Step * view.stride[2];
+        const bool in_row = copy_column() < n;
+        if constexpr (Tiles::Asynchronous) {
+            const tile_address to = tile_of(tile + Tiles::place(D, copy_row(), 2 * copy_column()));
 #pragma unroll
-        for (int r = 0; r < Rows; r += Step, from += stride)
-            copy_async(to + r * Pitch, from, copy_column() < n && copy_row() + r < count);
+            for (int r = 0; r < Rows; r += Step, from += stride) copy_async(to + r * Pitch, from, in_row && copy_row() + r < count);
+        } else {
+#pragma unroll
+            for (int r = 0; r < Copies; r++, from += stride) way.word[r] = load_if(in_row && copy_row() + r * Step < count, from);
+        }
+    }
+
+    // What start_rows has left to do, once the tile is used up.
+    DEVICE void put_rows(const attn_view &view, const char *from, int count, int n, bool eightfold, char *tile, const strip &way)
+    {
+        if (Tiles::Asynchronous) return;
+        if (!eightfold) {
+            put_halves(view, from, count, n, tile);
+            return;
+        }
+        char *to = tile + Tiles::place(D, copy_row(), 2 * copy_column());
+#pragma unroll
+        for (int r = 0; r < Copies; r++) store_vector(to + r * Step * Pitch, way.word[r]);
+    }
+
+    DEVICE void put_halves(const attn_view &view, const char *from, int count, int n, char *tile)
+    {
+        // model: rare
+        copy_tile<Tiles, Rows, D>(from - 2 * (copy_row() * view.stride[2] + copy_column()), view.stride[2], count, n, false, tile);
+        // model: end
     }
 
     struct row_values {
@@ -256,6 +265,7 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
                     }
             }
         if (i + Rows - 1 + b.first <= key && min(i + b.end, b.keys) >= key + Keys) return; // all of them see all
+        // model: rare
 #pragma unroll
         for (int m = 0; m < SMB; m++)
 #pragma unroll
@@ -264,6 +274,7 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
                 for (int e = 0; e < 8; e++)
                     if (!sees(b, i + score_row() + 16 * m + Tiles::sum_row(e), key + score_key() + 16 * n + Tiles::sum_key(e)))
                         s[m][n][e] = dp[m][n][e] = 0;
+        // model: end
     }
 
     // The same with everything, an element at a time over shared memory, where P and dS will be: one copy of the code serves all.
@@ -273,7 +284,8 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
         constexpr int Half = Elements / 2;
         const float log2e = 1.44269504f;
         const uint64_t seed = job.has_dropout ? attn_job_dropout_key(&job) : 0;
-        float *mine = reinterpret_cast<float *>(t.p) + thread_index();
+        float *mine = t.own;
+        if (Teams > 1) block_barrier(); // the other team has read what is there
 #pragma unroll 1
         for (int part = 0; part < 2; part++) {
 #pragma unroll
@@ -318,12 +330,38 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
 #pragma unroll
         for (int m = 0; m < SMB; m++)
 #pragma unroll
-            for (int n = 0; n < SNB; n++)
+            for (int n = 0; n < SNB; n++) Tiles::put(x[m][n], tile, Keys, score_row() + 16 * m, score_key() + 16 * n);
+    }
+
+    // S = Q K' and dP = dO V'.
+    DEVICE void multiply_scores(const shared &t, const char *q, const char *dout, scores &s, scores &dp)
+    {
+        const int row = score_row(), k = score_key();
+        clear(s), clear(dp);
+        if (Teams == 1) {
+            multiply_rows(q, t.k, row, k, s);
+            multiply_rows(dout, t.v, row, k, dp);
+            return;
+        }
+        const bool of_values = warp() >= TeamWarps;
+        multiply_rows(of_values ? dout : q, of_values ? t.v : t.k, row, k, s);
 #pragma unroll
-                for (int i = 0; i < 8; i += 2)
-                    store_vector(tile + Tiles::place(Keys, score_row() + 16 * m + Tiles::sum_row(i),
-                                                     2 * (score_key() + 16 * n + Tiles::sum_key(i))),
-                                 Tiles::pack(x[m][n][i], x[m][n][i + 1]));
+        for (int c = 0; c < Elements; c++) t.own[c * BACKWARD_THREADS] = s[c / (8 * SNB)][c / 8 % SNB][c % 8];
+        block_barrier(); // the teams have written their products
+        const float *other = t.own + (of_values ? -32 : 32) * TeamWarps;
+#pragma unroll
+        for (int c = 0; c < Elements; c++) {
+            float &mine = s[c / (8 * SNB)][c / 8 % SNB][c % 8];
+            const float theirs = other[c * BACKWARD_THREADS];
+            dp[c / (8 * SNB)][c / 8 % SNB][c % 8] = of_values ? mine : theirs;
+            mine = of_values ? theirs : mine;
+        }
+    }
+
+    DEVICE void multiply_rows(const char *a, const char *b, int row, int key, scores &x)
+    {
+        Tiles::template multiply_tiles<SMB, SNB, D, false, false, Pitch, Pitch>(Tiles::template left<false>(a, D, row, 0),
+                                                                                Tiles::template right<false, false>(b, D, key, 0), x);
     }
 
     // The first block of keys that rows from i on see any of, as rows_of_keys has it.
@@ -331,12 +369,6 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
     {
         if (job.window_left == ATTN_OPEN) return 0;
         return attn_max(0, (i + w.seq.diagonal - job.window_left) / Keys);
-    }
-
-    template <int MB, int NB> DEVICE void clear(float (&x)[MB][NB][8])
-    {
-#pragma unroll
-        for (int c = 0; c < MB * NB * 8; c++) x[c / 8 / NB][c / 8 % NB][c % 8] = 0;
     }
 
     // Adds dQ of a tile where it is summed.
@@ -371,39 +403,41 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
         const band sees = band_of(job, w);
         const int dk_columns = int(job.head_dim), dv_columns = int(job.head_dim_v), q_len = int(w.seq.q_len);
         const char *q_from = first_copy(job.q, w, h, i), *dout_from = first_copy(job.dout, w, h, i);
+        strip q_way, dout_way;
         if (steps > 0) {
-            start_rows(job.q, q_from, q_len - i, dk_columns, eightfold, t.q);
-            start_rows(job.dout, dout_from, q_len - i, dv_columns, eightfold, t.dout);
+            start_rows(job.q, q_from, q_len - i, dk_columns, eightfold, t.q, q_way);
+            start_rows(job.dout, dout_from, q_len - i, dv_columns, eightfold, t.dout, dout_way);
+            put_rows(job.q, q_from, q_len - i, dk_columns, eightfold, t.q, q_way);
+            put_rows(job.dout, dout_from, q_len - i, dv_columns, eightfold, t.dout, dout_way);
             put_row(load_row(p, w, h, i), 0, t);
         }
-        const int row = score_row(), k = score_key(), keys = Keys / 4 * (warp() & 3), columns = D / 2 * (warp() >> 2);
-        const int dq_row = Rows / 2 * (warp() & 1), dq_column = D / 4 * (warp() >> 1);
+        const int keys = 16 * KMB * (warp() % KWarps), columns = 16 * KNB * (warp() / KWarps);
+        const int dq_row = 16 * QMB * (warp() % QWarps), dq_column = 16 * QNB * (warp() / QWarps);
 #pragma unroll 1
         for (int64_t step = 0; step < steps; step++, slot ^= 1) {
-            const char *q = t.q + slot * Rows * Pitch, *dout = t.dout + slot * Rows * Pitch;
+            const int at = Slots > 1 ? slot * Rows * Pitch : 0, next_at = Slots > 1 ? (slot ^ 1) * Rows * Pitch : 0;
+            const char *q = t.q + at, *dout = t.dout + at;
             const bool same_head = i + Rows < end;
             const int next_i = same_head ? i + Rows : first;
             const int64_t next_h = same_head ? h : h + 1;
             row_values next = {0, 0};
             scores s, dp;
-            copies_complete();
+            finish_copies<Tiles>();
             block_barrier(); // Q, dO and their rows are complete; P, dS and the other buffers are used up
             if (step + 1 < steps) {
                 q_from = same_head ? q_from + 2 * Rows * job.q.stride[2] : first_copy(job.q, w, next_h, next_i);
                 dout_from = same_head ? dout_from + 2 * Rows * job.dout.stride[2] : first_copy(job.dout, w, next_h, next_i);
-                start_rows(job.q, q_from, q_len - next_i, dk_columns, eightfold, t.q + (slot ^ 1) * Rows * Pitch);
-                start_rows(job.dout, dout_from, q_len - next_i, dv_columns, eightfold, t.dout + (slot ^ 1) * Rows * Pitch);
+                start_rows(job.q, q_from, q_len - next_i, dk_columns, eightfold, t.q + next_at, q_way);
+                start_rows(job.dout, dout_from, q_len - next_i, dv_columns, eightfold, t.dout + next_at, dout_way);
                 next = load_row(p, w, next_h, next_i);
             }
-            clear(s), clear(dp);
-            Tiles::template multiply_tiles<SMB, SNB, D, false, false, Pitch, Pitch>(Tiles::first(q, D, row, 0), Tiles::second(t.k, D, k, 0), s);
-            Tiles::template multiply_tiles<SMB, SNB, D, false, false, Pitch, Pitch>(Tiles::first(dout, D, row, 0), Tiles::second(t.v, D, k, 0), dp);
+            multiply_scores(t, q, dout, s, dp);
             // What has been added in the step before has had time to arrive, so that nobody waits long for it.
             const int64_t tile = h * p.tiles_of_head + attn_backward_tile(&job, w.b, i, Rows);
             if (All) differentiate_all(job, w, sees, h - w.hkv * job.group, i, key, slot, t, s, dp);
             else differentiate(job, sees, i, key, slot, t, s, dp);
-            put_scores(s, t.p);
-            put_scores(dp, t.ds);
+            if (Teams == 1 || warp() < TeamWarps) put_scores(s, t.p);
+            if (Teams == 1 || warp() >= TeamWarps) put_scores(dp, t.ds);
             if (step + 1 < steps) put_row(next, slot ^ 1, t);
             if (ordered) {
                 results_visible();
@@ -411,21 +445,26 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
             }
             block_barrier(); // P and dS are complete; what the step before has added is visible, and it is this block's turn
             if (signal && thread_index() == 0) signal_turn(signal);
-            Tiles::template multiply_tiles<KMB, KNB, Rows, true, true, PPitch, Pitch>(Tiles::second(t.p, Keys, 0, keys),
-                                                                                   Tiles::first(dout, D, 0, columns), dv);
-            Tiles::template multiply_tiles<KMB, KNB, Rows, true, true, PPitch, Pitch>(Tiles::second(t.ds, Keys, 0, keys),
-                                                                                   Tiles::first(q, D, 0, columns), dk);
+            Tiles::template multiply_tiles<KMB, KNB, Rows, true, true, PPitch, Pitch>(
+                Tiles::template left<true>(t.p, Keys, 0, keys), Tiles::template right<true, true>(dout, D, 0, columns), dv);
+            Tiles::template multiply_tiles<KMB, KNB, Rows, true, true, PPitch, Pitch>(
+                Tiles::template left<true>(t.ds, Keys, 0, keys), Tiles::template right<true, true>(q, D, 0, columns), dk);
+            if (!Tiles::Asynchronous && step + 1 < steps) {
+                block_barrier(); // Q and dO are used up
+                put_rows(job.q, q_from, q_len - next_i, dk_columns, eightfold, t.q, q_way);
+                put_rows(job.dout, dout_from, q_len - next_i, dv_columns, eightfold, t.dout, dout_way);
+            }
             if (p.dq) {
                 float dq[QMB][QNB][8];
                 clear(dq);
-                Tiles::template multiply_tiles<QMB, QNB, Keys, false, true, PPitch, Pitch>(Tiles::first(t.ds, Keys, dq_row, 0),
-                                                                                        Tiles::first(t.k, D, 0, dq_column), dq);
+                Tiles::template multiply_tiles<QMB, QNB, Keys, false, true, PPitch, Pitch>(
+                    Tiles::template left<false>(t.ds, Keys, dq_row, 0), Tiles::template right<false, true>(t.k, D, 0, dq_column), dq);
                 add_dq(p.dq + tile * (Rows * D), dq);
                 if (ordered) signal = p.counters + tile;
             }
             i = next_i, h = next_h;
         }
-        copies_complete(); // of K and V, where there was no step
+        finish_copies<Tiles>(); // of K and V, where there was no step
         if (ordered) results_visible();
         block_barrier(); // everything is used up, and all that was added is visible
         if (signal && thread_index() == 0) signal_turn(signal);
@@ -433,10 +472,10 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
         float *scratch = reinterpret_cast<float *>(t.q) + warp() * (16 * 20);
         const int64_t at = w.seq.k_row + key;
         if (job.dk.data)
-            store_tiles<Tiles>(job, job.dk, attn_row_offset(&job.dk, w.seq.k_batch, w.hkv, at), job.dk.stride[2], keys, columns, count,
+            store_tiles<Tiles, true, true>(job, job.dk, attn_row_offset(&job.dk, w.seq.k_batch, w.hkv, at), job.dk.stride[2], keys, columns, count,
                                int(job.head_dim), job.scale, scratch, dk);
         if (job.dv.data)
-            store_tiles<Tiles>(job, job.dv, attn_row_offset(&job.dv, w.seq.k_batch, w.hkv, at), job.dv.stride[2], keys, columns, count,
+            store_tiles<Tiles, true, true>(job, job.dv, attn_row_offset(&job.dv, w.seq.k_batch, w.hkv, at), job.dv.stride[2], keys, columns, count,
                                int(job.head_dim_v), 1.0f, scratch, dv);
     }
 
@@ -507,13 +546,13 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
                     store_vector(p.dq + tile * (Rows * D) + c, float4{0, 0, 0, 0});
                 if (p.counters && thread_index() == 0) p.counters[tile] = 0;
             }
-            copies_complete();
+            finish_copies<Tiles>();
             block_barrier(); // dO and O are complete
             if (warp() >= Rows / 16) continue;
             float x[1][1][8];
             clear(x);
-            Tiles::template multiply_tiles<1, 1, D, false, false, Pitch, Pitch>(Tiles::first(dout, D, 16 * warp(), 0),
-                                                                             Tiles::second(out, D, 16 * warp(), 0), x);
+            Tiles::template multiply_tiles<1, 1, D, false, false, Pitch, Pitch>(
+                Tiles::template left<false>(dout, D, 16 * warp(), 0), Tiles::template right<false, false>(out, D, 16 * warp(), 0), x);
 #pragma unroll
             for (int e = 0; e < 8; e++) {
                 const int r = 16 * warp() + Tiles::sum_row(e);
@@ -531,7 +570,7 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
         const attn_job &job = p.simt.job;
         const int64_t tasks = job.batch * job.heads_q * p.row_blocks;
         float *scratch = reinterpret_cast<float *>(shared_memory()) + warp() * (16 * 20);
-        const int row = Rows / 2 * (warp() & 1), column = D / 4 * (warp() >> 1);
+        const int row = 16 * QMB * (warp() % QWarps), column = 16 * QNB * (warp() / QWarps);
         for (int64_t task = block_index(); task < tasks; task += block_count()) {
             const int i = int(task % p.row_blocks) * Rows;
             const int64_t h = task / p.row_blocks % job.heads_q, b = task / p.row_blocks / job.heads_q;
@@ -542,20 +581,17 @@ template <bool IsBf16, int D, int Rows, int Keys, bool All> struct tensor_backwa
             float dq[QMB][QNB][8];
 #pragma unroll
             for (int c = 0; c < QMB * QNB * 8; c++) dq[c / 8 / QNB][c / 8 % QNB][c % 8] = from[32 * c];
-            store_tiles<Tiles>(job, job.dq, attn_row_offset(&job.dq, s.q_batch, h, s.q_row + i), job.dq.stride[2], row, column,
+            store_tiles<Tiles, false, true>(job, job.dq, attn_row_offset(&job.dq, s.q_batch, h, s.q_row + i), job.dq.stride[2], row, column,
                                int(attn_min(Rows, s.q_len - i)), int(job.head_dim), job.scale, scratch, dq);
         }
     }
 };
 
 // The kernels of a type and shape.
-#define TENSOR_BACKWARD(name, is_bf16, ...)                                                                                     \
-    KERNEL(name, BACKWARD_THREADS, 1, attn_backward_tensor, p) { tensor_backward<is_bf16, __VA_ARGS__, false>::backward(p); }     \
-    KERNEL(name##_all, BACKWARD_THREADS, 1, attn_backward_tensor, p) { tensor_backward<is_bf16, __VA_ARGS__, true>::backward(p); } \
-    KERNEL(name##_prepare, BACKWARD_THREADS, 1, attn_backward_tensor, p)                                                        \
-    {                                                                                                                           \
-        tensor_backward<is_bf16, __VA_ARGS__, false>::prepare(p);                                                               \
-    }                                                                                                                           \
-    KERNEL(name##_finish, BACKWARD_THREADS, 1, attn_backward_tensor, p) { tensor_backward<is_bf16, __VA_ARGS__, false>::finish(p); }
+#define TENSOR_BACKWARD(name, ...)                                                                                              \
+    KERNEL(name, BACKWARD_THREADS, 1, attn_backward_tensor, p) { tensor_backward<__VA_ARGS__, false>::backward(p); }             \
+    KERNEL(name##_all, BACKWARD_THREADS, 1, attn_backward_tensor, p) { tensor_backward<__VA_ARGS__, true>::backward(p); }        \
+    KERNEL(name##_prepare, BACKWARD_THREADS, 1, attn_backward_tensor, p) { tensor_backward<__VA_ARGS__, false>::prepare(p); }    \
+    KERNEL(name##_finish, BACKWARD_THREADS, 1, attn_backward_tensor, p) { tensor_backward<__VA_ARGS__, false>::finish(p); }
 
 #endif
