@@ -103,9 +103,13 @@ class Tables(unittest.TestCase):
             v100_report.updated(f"{end}{begin}", "new")
 
     def test_work_of_a_step(self):
-        shape = v100_report.Shape("k", "m", 64, 64, 32, 2, 4, 1, 0)
+        shape = v100_report.Shape("k", "m", 0, 64, 64, 128, 32, 4, 0)
         self.assertEqual(shape.flops, 4 * 32 * 32 * 64)
         self.assertEqual(shape.products, 512)
+        self.assertEqual(shape.loaded, 2 * 32 * 128)
+        shape = v100_report.Shape("k", "m", 1, 128, 128, 64, 64, 8, 0)
+        self.assertEqual(shape.flops, 10 * 64 * 64 * 128 // 8)
+        self.assertEqual(shape.loaded, 2 * 64 * 256)
 
 
 class Loop(unittest.TestCase):

@@ -7,7 +7,7 @@ Usage: tools/v100_report.py --model volta_model.py [--update docs/performance.md
 The model is not part of the project; ATTN_VOLTA_MODEL may name it instead. Wanted besides: Python 3.9, a C compiler,
 and nvcc, cuobjdump and nvdisasm of one CUDA toolkit that knows sm_70 (9 to 12).
 
-Two figures a kernel, both of useful work, 2 rows keys (Dk + Dv) a step: "all code", where every conditional block that
+Two figures a kernel, both of useful work, 2 rows keys (Dk + Dv) a step, or 2 rows keys (3 Dk + 2 Dv) backward: "all code", where every conditional block that
 the code falls into runs (masks, paged keys, features, rows that are not aligned; their loops once), and "plain", an
 interior step without the lines marked `model: rare` in the sources: no mask, aligned rows, no pages, no features."""
 import argparse
@@ -40,23 +40,29 @@ Factors = Dict[Tuple[str, int], float]
 class Shape(NamedTuple):
     kernel: str
     module: str
+    backward: int
     dk: int
     dv: int
-    keys: int
-    blocks: int
+    rows: int  # of a block
+    keys: int  # of a step; of a block backward
     warps: int
-    split: int  # warps that share rows
     shared: int
 
     @property
     def flops(self) -> int:
         """Useful ones of a step and warp."""
-        return 2 * 16 * self.blocks * self.keys * (self.dk + self.dv) // self.split
+        products = 3 * self.dk + 2 * self.dv if self.backward else self.dk + self.dv
+        return 2 * self.rows * self.keys * products // self.warps
 
     @property
     def products(self) -> int:
         """HMMA of a step and warp: each multiplies a quarter of four 8 x 8 x 4, 256 multiply-adds."""
         return self.flops // 512
+
+    @property
+    def loaded(self) -> int:
+        """Bytes that a block loads in a step: K and V, or Q and dO."""
+        return 2 * (self.rows if self.backward else self.keys) * (self.dk + self.dv)
 
 
 class Peer(NamedTuple):
@@ -112,20 +118,24 @@ def output_of(command: List[str], **more: Any) -> str:
 
 
 def shapes_of(compiler: str, folder: str) -> List[Shape]:
-    """The list of tensor_shapes.h, by the C compiler."""
+    """The lists of tensor_shapes.h and backward_params.h, by the C compiler."""
     program = os.path.join(folder, "shapes")
     source = r"""
 #include <stdio.h>
-#include "cuda/kernels/tensor_shapes.h"
-#define LINE(module, type, scaled, dk, dv, keys, blocks, warps, q, one)                                      \
-  for (int all = 0; all < 2; all++)                                                                       \
-    printf("sm70_forward_%d_%d" type "%s " #module type " %d %d %d %d %d %d %d\n", dk, dv, all ? "_all" : "", \
-           dk, dv, keys, blocks, warps, TENSOR_SPLIT(dv),                                                   \
+#include "cuda/kernels/backward_params.h"
+#define LINE(module, type, scaled, dk, dv, keys, blocks, warps, q, one)                                         \
+  for (int all = 0; all < 2; all++)                                                                          \
+    printf("sm70_forward_%d_%d" type "%s " #module type " 0 %d %d %d %d %d %d\n", dk, dv, all ? "_all" : "",   \
+           dk, dv, TENSOR_ROWS(dv, blocks, warps), keys, warps,                                               \
            (int)TENSOR_SHARED(sm70, scaled, dk, dv, keys, blocks, warps, q, one, all));
 #define F16(module, dk, dv, keys, blocks, warps, q, one, per_sm) LINE(module, "", 0, dk, dv, keys, blocks, warps, q, one)
 #define BF16(module, dk, dv, keys, blocks, warps, q, one, per_sm) \
   LINE(module, "_bf16", 1, dk, dv, keys, blocks, warps, q, one)
-int main(void) { SM70_SHAPES(F16) SM70_BF16_SHAPES(BF16) return 0; }
+#define BACKWARD(module, d, rows, keys, s_warps, k_warps, q_warps, teams)                                   \
+  for (int all = 0; all < 2; all++)                                                                         \
+    printf("sm70_backward_%d_%dx%d%s " #module " 1 %d %d %d %d %d %d\n", d, rows, keys, all ? "_all" : "", d, d, \
+           rows, keys, BACKWARD_THREADS / 32, (int)BACKWARD_SHARED(sm70, d, rows, keys, teams));
+int main(void) { SM70_SHAPES(F16) SM70_BF16_SHAPES(BF16) SM70_BACKWARD_SHAPES(BACKWARD) return 0; }
 """
     output_of([compiler, *INCLUDE, "-x", "c", "-", "-o", program], input=source)
     words = [line.split() for line in output_of([program]).splitlines()]
@@ -175,14 +185,14 @@ def useful_tflops(model: Any, shape: Shape, result: Dict[str, Any]) -> float:
 
 def report_kernel(model: Any, kernel: Any, chains: v100_code.Chains, marked: Set[v100_code.Place], shape: Shape,
                   factors: Factors) -> Dict[str, Any]:
-    if shape.keys > 32 * shape.warps:
+    if not shape.backward and shape.keys > 32 * shape.warps:
         raise CodeError(f"{shape.kernel}: loops over keys run more than once, which this does not count")
     step = v100_code.Step(model, kernel, chains, marked)
     everything = modelled(model, step, shape, set(), factors)
     plain = modelled(model, step, shape, step.taken(), factors)
-    loaded, wanted = plain["l2_bytes_per_iteration"], 2 * shape.keys * (shape.dk + shape.dv) * plain["blocks_per_sm"]
+    loaded, wanted = plain["l2_bytes_per_iteration"], shape.loaded * plain["blocks_per_sm"]
     if loaded < wanted:
-        raise CodeError(f"{shape.kernel}: a plain step loads {loaded} bytes of K and V, not {wanted}: not its way")
+        raise CodeError(f"{shape.kernel}: a plain step loads {loaded} bytes, not {wanted}: not its way")
     peak = model.Machine().tensor_peak_tflops
     tflops = {"all_code": useful_tflops(model, shape, everything), "plain": useful_tflops(model, shape, plain)}
     stalls = list(plain["stalls"].items())[:3]
@@ -224,7 +234,7 @@ def row(kernel: Dict[str, Any]) -> str:
     figures = [f"{tflops[name]:.1f} ({share[name]:.0%})" for name in ("plain", "all_code")]
     warps = kernel["warps_per_sm"] // kernel["blocks_per_sm"]
     stalls = ", ".join(f"{name} {part:.0%}" for name, part in kernel["model_stalls"].items())
-    cells = [kernel["kernel"].removeprefix("sm70_forward_"), *figures, kernel["registers"],
+    cells = [kernel["kernel"].removeprefix("sm70_").removeprefix("forward_"), *figures, kernel["registers"],
              f"{kernel['spills']}, {kernel['stack_bytes']}", f"{kernel['shared']:,}",
              f"{kernel['blocks_per_sm']} x {warps}", f"{kernel['code_bytes']:,}", stalls]
     return "| " + " | ".join(map(str, cells)) + " |"
@@ -235,7 +245,7 @@ def peer_row(peer: Peer) -> str:
 
 
 def markdown(report: Dict[str, Any]) -> str:
-    head = ["kernel (Dk_Dv)", "model, plain step", "model, all code", "registers", "spills, stack", "shared bytes",
+    head = ["kernel (Dk_Dv, or D and rows x keys)", "model, plain step", "model, all code", "registers", "spills, stack", "shared bytes",
             "blocks x warps an SM", "loop bytes", "main stalls in the model, plain step"]
     lines = [
         f"**Model, not measured:** {report['date']}, {report['compiler']}, `{report['command']}`.",

@@ -36,6 +36,12 @@ uint32_t count_up(uint32_t *counter, Where)
     return __atomic_fetch_add(counter, 1u, __ATOMIC_ACQ_REL);
 }
 
+uint32_t current_turn(const uint32_t *counter, Where)
+{
+    CHECK(counter, false);
+    return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
+}
+
 void wait_for_turn(const uint32_t *counter, uint32_t turn, Where where)
 {
     CHECK(counter, false);

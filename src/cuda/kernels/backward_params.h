@@ -23,7 +23,7 @@ enum {
   X(sm80_backward, 128, 64, 128, 2, 4, 2, 1) \
   X(sm80_backward, 128, 32, 64, 2, 2, 1, 1)  \
   X(sm80_backward, 256, 64, 64, 4, 2, 2, 1)  \
-  X(sm80_backward, 256, 32, 64, 2, 2, 1, 1)
+  X(sm80_backward, 256, 32, 64, 2, 2, 2, 1)
 
 #define BACKWARD_SLOTS(asynchronous) ((asynchronous) ? 2 : 1) /* pairs of tiles of Q and dO */
 #define BACKWARD_SLOTS_sm70 BACKWARD_SLOTS(0)

@@ -17,7 +17,8 @@
  *   add_float(to, x)                                      *to += x in global memory, atomically, in no order
  *   take_ticket(counter)                                  what it was, and one more for the next
  *   results_visible()                                     what this thread has done to global memory is there for all who learn of it
- *   wait_for_turn(counter, n) signal_turn(counter)        until it is n; one more. Only for blocks that have taken later tickets
+ *   current_turn(counter)                                 what it is
+ *   wait_for_turn(counter, n, seen) signal_turn(counter)  until it is n; one more. Only for blocks that have taken later tickets. seen: an earlier current_turn
  *   tile_of(p)                                            a tile_address, to which bytes may be added: of shared memory
  * From sm_75 on:
  *   load_matrices(r, row) load_matrices_transposed(r, row)   ldmatrix: four 8 x 8 of 16-bit elements, a row's address a lane

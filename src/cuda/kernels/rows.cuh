@@ -11,6 +11,9 @@
 
 DEVICE bool is_aligned(const void *p, unsigned bytes) { return (reinterpret_cast<uintptr_t>(p) & (bytes - 1)) == 0; }
 
+// An element of a view that is always float32: LSE and its gradient.
+DEVICE float load_float32(const attn_view &t, int64_t offset) { return load_vector<float>(t.data + 4 * offset); }
+
 DEVICE void load_four_f32(const char *p, int count, float (&x)[4])
 {
     if (count == 4 && is_aligned(p, 16)) {

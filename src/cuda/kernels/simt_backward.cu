@@ -90,7 +90,7 @@ DEVICE void place_rows(const attn_simt_backward &p, const block_of_rows &w, int6
     t.dout_place[r] = attn_row_offset(&job.dout, w.seq.q_batch, h, at);
     attn_visible(&job, &w.seq, i, &t.row_first[r], &t.row_end[r]);
     if (!job.lse.data) return; // values of no columns: no gradient is anything but 0
-    t.lse[r] = attn_load_float(&job.lse, attn_row_offset(&job.lse, w.seq.q_batch, h, at));
+    t.lse[r] = load_float32(job.lse, attn_row_offset(&job.lse, w.seq.q_batch, h, at));
     t.rest[r] = p.rest[(w.seq.q_batch * job.heads_q + h) * job.q_span.room + at];
 }
 
@@ -462,7 +462,7 @@ DEVICE void find_rest(const attn_simt_backward &p)
 #pragma unroll
             for (int e = 0; e < 4; e++) sum = fmaf(x[e], y[e], sum);
         }
-        if (job.dlse.data) sum -= attn_load_float(&job.dlse, attn_row_offset(&job.dlse, s.q_batch, h, row));
+        if (job.dlse.data) sum -= load_float32(job.dlse, attn_row_offset(&job.dlse, s.q_batch, h, row));
         p.rest[(s.q_batch * job.heads_q + h) * job.q_span.room + row] = sum;
     }
 }
@@ -479,7 +479,7 @@ DEVICE void sum_dsink(const attn_simt_backward &p)
             const attn_sequence s = attn_sequence_of(&job, b);
             for (int64_t i = thread_index(); i < s.q_len; i += SIMT_FOLD_THREADS) {
                 const int64_t row = s.q_row + i;
-                const float lse = attn_load_float(&job.lse, attn_row_offset(&job.lse, s.q_batch, h, row));
+                const float lse = load_float32(job.lse, attn_row_offset(&job.lse, s.q_batch, h, row));
                 const float x = sink == -INFINITY ? 0.0f : exponential(sink - lse);
                 if (x != 0) sum -= double(x) * double(p.rest[(s.q_batch * job.heads_q + h) * job.q_span.room + row]);
             }

@@ -114,6 +114,8 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
     static constexpr int SMB = Rows / 16 / SWarps, SNB = Keys / 16 * SWarps / TeamWarps, KMB = Keys / 16 / KWarps, KNB = D / 16 * KWarps / Warps,
                          QMB = Rows / 16 / QWarps, QNB = D / 16 * QWarps / Warps;
     static constexpr int Elements = 8 * SMB * SNB; // of S, of a lane
+    // The next rows are loaded once S and dP have left their registers: earlier there is no room for both beside everything.
+    static constexpr bool StartsLate = All && !Tiles::Asynchronous && Elements > 16;
     static_assert(16 * SMB * SWarps == Rows && 16 * SNB * (TeamWarps / SWarps) == Keys && 16 * KMB * KWarps == Keys &&
                       16 * KNB * (Warps / KWarps) == D && 16 * QMB * QWarps == Rows && 16 * QNB * (Warps / QWarps) == D,
                   "who computes what");
@@ -224,14 +226,16 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
         const attn_job &job = p.simt.job;
         const int64_t row = int64_t(i) + thread_index(), at = w.seq.q_row + row;
         if (int(thread_index()) >= Rows || row >= w.seq.q_len) return {INFINITY, 0};
-        const float lse = attn_load_float(&job.lse, attn_row_offset(&job.lse, w.seq.q_batch, h, at));
-        return {lse == -INFINITY ? INFINITY : lse, p.simt.rest[(w.seq.q_batch * job.heads_q + h) * job.q_span.room + at]};
+        const float lse = load_float32(job.lse, attn_row_offset(&job.lse, w.seq.q_batch, h, at));
+        return {lse, p.simt.rest[(w.seq.q_batch * job.heads_q + h) * job.q_span.room + at]};
     }
 
     DEVICE void put_row(row_values x, int slot, const shared &t)
     {
         if (int(thread_index()) >= Rows) return;
-        t.lse[slot * Rows + thread_index()] = x.lse, t.rest[slot * Rows + thread_index()] = x.rest;
+        // -inf here and not where it was loaded, which would wait for it.
+        t.lse[slot * Rows + thread_index()] = x.lse == -INFINITY ? INFINITY : x.lse;
+        t.rest[slot * Rows + thread_index()] = x.rest;
     }
 
     // Keys that row i sees: from i + first on, before i + end and `keys`. Sums fit, as rows and keys are at most 2^30 (cuda/backward.c).
@@ -277,7 +281,10 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
         // model: end
     }
 
-    // The same with everything, an element at a time over shared memory, where P and dS will be: one copy of the code serves all.
+    DEVICE float &element(scores &x, int c) { return x[c / (8 * SNB)][c / 8 % SNB][c % 8]; }
+
+    // The same with everything, an element at a time over shared memory, where P and dS will be: one copy of the code serves all. The first half goes
+    // there and comes back as the second, twice, so that its registers are free meanwhile.
     DEVICE void differentiate_all(const attn_job &job, const block_of_rows &w, const band &b, int64_t g, int i, int key, int slot,
                                   const shared &t, scores &s, scores &dp)
     {
@@ -289,11 +296,7 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
 #pragma unroll 1
         for (int part = 0; part < 2; part++) {
 #pragma unroll
-            for (int c = 0; c < Elements; c++)
-                if (c / Half == part) {
-                    mine[c % Half * BACKWARD_THREADS] = s[c / (8 * SNB)][c / 8 % SNB][c % 8];
-                    mine[(Half + c % Half) * BACKWARD_THREADS] = dp[c / (8 * SNB)][c / 8 % SNB][c % 8];
-                }
+            for (int c = 0; c < Half; c++) mine[c * BACKWARD_THREADS] = element(s, c), mine[(Half + c) * BACKWARD_THREADS] = element(dp, c);
 #pragma unroll 1
             for (int n = 0; n < Half; n++) {
                 const int c = part * Half + n, r = score_row() + 16 * (c / (8 * SNB)) + Tiles::sum_row(c % 8),
@@ -316,11 +319,10 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
                 *score = x, *gradient = y;
             }
 #pragma unroll
-            for (int c = 0; c < Elements; c++)
-                if (c / Half == part) {
-                    s[c / (8 * SNB)][c / 8 % SNB][c % 8] = mine[c % Half * BACKWARD_THREADS];
-                    dp[c / (8 * SNB)][c / 8 % SNB][c % 8] = mine[(Half + c % Half) * BACKWARD_THREADS];
-                }
+            for (int c = 0; c < Half; c++) {
+                element(s, c) = element(s, Half + c), element(s, Half + c) = mine[c * BACKWARD_THREADS];
+                element(dp, c) = element(dp, Half + c), element(dp, Half + c) = mine[(Half + c) * BACKWARD_THREADS];
+            }
         }
         block_barrier(); // everybody has his own back
     }
@@ -346,14 +348,14 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
         const bool of_values = warp() >= TeamWarps;
         multiply_rows(of_values ? dout : q, of_values ? t.v : t.k, row, k, s);
 #pragma unroll
-        for (int c = 0; c < Elements; c++) t.own[c * BACKWARD_THREADS] = s[c / (8 * SNB)][c / 8 % SNB][c % 8];
+        for (int c = 0; c < Elements; c++) t.own[c * BACKWARD_THREADS] = element(s, c);
         block_barrier(); // the teams have written their products
         const float *other = t.own + (of_values ? -32 : 32) * TeamWarps;
 #pragma unroll
         for (int c = 0; c < Elements; c++) {
-            float &mine = s[c / (8 * SNB)][c / 8 % SNB][c % 8];
+            float &mine = element(s, c);
             const float theirs = other[c * BACKWARD_THREADS];
-            dp[c / (8 * SNB)][c / 8 % SNB][c % 8] = of_values ? mine : theirs;
+            element(dp, c) = of_values ? mine : theirs;
             mine = of_values ? theirs : mine;
         }
     }
@@ -401,6 +403,7 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
         int i = first, slot = 0;
         uint32_t *signal = nullptr;
         const band sees = band_of(job, w);
+        const int64_t first_tile = attn_backward_tile(&job, w.b, 0, Rows);
         const int dk_columns = int(job.head_dim), dv_columns = int(job.head_dim_v), q_len = int(w.seq.q_len);
         const char *q_from = first_copy(job.q, w, h, i), *dout_from = first_copy(job.dout, w, h, i);
         strip q_way, dout_way;
@@ -420,28 +423,31 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
             const bool same_head = i + Rows < end;
             const int next_i = same_head ? i + Rows : first;
             const int64_t next_h = same_head ? h : h + 1;
+            const int64_t tile = h * p.tiles_of_head + first_tile + i / Rows;
             row_values next = {0, 0};
             scores s, dp;
             finish_copies<Tiles>();
             block_barrier(); // Q, dO and their rows are complete; P, dS and the other buffers are used up
-            if (step + 1 < steps) {
+            const auto start_next = [&] {
                 q_from = same_head ? q_from + 2 * Rows * job.q.stride[2] : first_copy(job.q, w, next_h, next_i);
                 dout_from = same_head ? dout_from + 2 * Rows * job.dout.stride[2] : first_copy(job.dout, w, next_h, next_i);
                 start_rows(job.q, q_from, q_len - next_i, dk_columns, eightfold, t.q + next_at, q_way);
                 start_rows(job.dout, dout_from, q_len - next_i, dv_columns, eightfold, t.dout + next_at, dout_way);
                 next = load_row(p, w, next_h, next_i);
-            }
+            };
+            const bool more = step + 1 < steps;
+            if (!StartsLate && more) start_next();
+            const uint32_t turn = ordered && thread_index() == 0 ? current_turn(p.counters + tile) : 0; // mostly it has come by now
             multiply_scores(t, q, dout, s, dp);
-            // What has been added in the step before has had time to arrive, so that nobody waits long for it.
-            const int64_t tile = h * p.tiles_of_head + attn_backward_tile(&job, w.b, i, Rows);
             if (All) differentiate_all(job, w, sees, h - w.hkv * job.group, i, key, slot, t, s, dp);
             else differentiate(job, sees, i, key, slot, t, s, dp);
             if (Teams == 1 || warp() < TeamWarps) put_scores(s, t.p);
             if (Teams == 1 || warp() >= TeamWarps) put_scores(dp, t.ds);
-            if (step + 1 < steps) put_row(next, slot ^ 1, t);
+            if (StartsLate && more) start_next();
+            else if (more) put_row(next, slot ^ 1, t);
             if (ordered) {
-                results_visible();
-                if (thread_index() == 0) wait_for_turn(p.counters + tile, uint32_t(key_block - first_block(job, w, i)));
+                results_visible(); // of the step before, which have had time to arrive
+                if (thread_index() == 0) wait_for_turn(p.counters + tile, uint32_t(key_block - first_block(job, w, i)), turn);
             }
             block_barrier(); // P and dS are complete; what the step before has added is visible, and it is this block's turn
             if (signal && thread_index() == 0) signal_turn(signal);
@@ -449,8 +455,9 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
                 Tiles::template left<true>(t.p, Keys, 0, keys), Tiles::template right<true, true>(dout, D, 0, columns), dv);
             Tiles::template multiply_tiles<KMB, KNB, Rows, true, true, PPitch, Pitch>(
                 Tiles::template left<true>(t.ds, Keys, 0, keys), Tiles::template right<true, true>(q, D, 0, columns), dk);
-            if (!Tiles::Asynchronous && step + 1 < steps) {
+            if (!Tiles::Asynchronous && more) {
                 block_barrier(); // Q and dO are used up
+                if (StartsLate) put_row(next, slot ^ 1, t);
                 put_rows(job.q, q_from, q_len - next_i, dk_columns, eightfold, t.q, q_way);
                 put_rows(job.dout, dout_from, q_len - next_i, dv_columns, eightfold, t.dout, dout_way);
             }
@@ -558,7 +565,7 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
                 const int r = 16 * warp() + Tiles::sum_row(e);
                 if (Tiles::sum_row(e) != Tiles::sum_key(e) || r >= count) continue;
                 float rest = x[0][0][e];
-                if (job.dlse.data) rest -= attn_load_float(&job.dlse, attn_row_offset(&job.dlse, s.q_batch, h, at + r));
+                if (job.dlse.data) rest -= load_float32(job.dlse, attn_row_offset(&job.dlse, s.q_batch, h, at + r));
                 p.simt.rest[(s.q_batch * job.heads_q + h) * job.q_span.room + at + r] = rest;
             }
         }
