@@ -14,7 +14,7 @@ struct bench_options {
     int suite;    /* index into bench_suite_words, or BENCH_NOT_GIVEN */
     int dtype;    /* index into cli_float_types, or BENCH_NOT_GIVEN */
     int kv_dtype; /* index into cli_kv_types, or BENCH_NOT_GIVEN */
-    int backward, unordered, causal, v_in_k, no_verify, json, steps, copies;
+    int backward, unordered, causal, v_in_k, no_verify, json, list, steps, copies;
     int32_t backend, ordinal; /* --device */
     int64_t threads;          /* 0: the library's default */
     int64_t repeat;           /* 0: a time budget instead */
@@ -26,19 +26,23 @@ struct bench_case {
     attn_dtype dtype, kv_dtype; /* of query and output; of keys and values */
     int causal;
     int v_in_k; /* V is the first columns of K */
+    int backward;
+    int lse; /* the forward writes it; backward reads it in any case */
 };
 
 /* Measures what the choice between CPU and GPU needs to know, instead of any case. */
 int bench_copies(const struct bench_options *options);
 
 extern const char *const bench_suite_words[];
+/* Whether the options ask for gradients: --backward, or a suite that has both directions. */
+int bench_has_backward(const struct bench_options *options);
 enum { BENCH_CASES_MAX = 256 };
 /* What the options ask for, checked as far as no memory is needed. */
 int bench_list_cases(const struct bench_options *options, struct bench_case cases[BENCH_CASES_MAX], int *count);
 
 enum { BENCH_TEXT = 160 };
 void bench_shape_text(const struct cli_shape *shape, char text[BENCH_TEXT]); /* as --shape takes it */
-void bench_case_text(const struct bench_case *c, char text[BENCH_TEXT]);     /* with types and mask */
+void bench_case_text(const struct bench_case *c, char text[BENCH_TEXT]);     /* with types, mask and direction */
 
 enum { BENCH_BLOCKS_MAX = 10, ATTN_BENCH_COLUMNS = 576 /* the largest head size */ };
 
@@ -52,7 +56,7 @@ struct bench_run {
     double memory_bytes; /* what a case may take */
 
     attn_problem problem;
-    attn_grads grads; /* --backward */
+    attn_grads grads; /* backward */
     attn_exec exec;   /* with a workspace, as a program that calls more than once has it */
     attn_plan plan;
     double flops; /* of visible pairs: 2 (D + DV) each, backward 2 (3 D + 2 DV) */
@@ -95,7 +99,7 @@ int bench_verify(struct bench_run *run);
  * many. */
 struct suite_random;
 int bench_choose(struct suite_random *random, int64_t n, int middle, int most, int64_t *chosen);
-/* --backward: the tensors besides, the forward whose out and lse it needs, and its bench_verify. */
+/* Backward: the tensors besides, the forward whose out and lse it needs, and its bench_verify. */
 int bench_open_gradients(struct bench_run *run);
 int bench_forward_first(struct bench_run *run);
 int bench_verify_gradients(struct bench_run *run);
@@ -117,6 +121,8 @@ void bench_print_row(const struct bench_run *run, const struct bench_run *before
 /* The keys that say what is measured, those of the result with it. */
 void bench_json_case(struct cli_json *json, const struct bench_run *run);
 void bench_json_row(struct cli_json *json, const struct bench_run *run);
+/* --list */
+int bench_print_list(const struct bench_options *options, const struct bench_case *cases, int count);
 
 /* --steps: serves the words of standard input. */
 int bench_steps(struct bench_run *run);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What `attn bench --backward` needs besides: gradient tensors, the forward that goes before, and whether gradients are right.
+ * What `attn bench` needs for backward besides: gradient tensors, the forward that goes before, and whether gradients are right.
  * Of some heads some rows of dQ, dK and dV are summed again in float64 (docs/semantics.md section 7) from the forward's O and
  * LSE, as attn_backward does. An element may differ by two roundings to its type and by 8 e (1 + max|s|) of the magnitudes that
  * its sum is made of, e being float32's unit roundoff; from a GPU by 4 u of them too, u of the type, in which tensor cores multiply P and dS. */
@@ -22,8 +22,7 @@ int bench_open_gradients(struct bench_run *run)
     attn_grads *g = &run->grads;
     *g = (attn_grads)ATTN_GRADS_INIT;
     if (run->options->unordered) g->flags = ATTN_GRAD_UNORDERED;
-    int status = bench_new_tensor(run, ATTN_F32, s->heads_q, s->seq_q, 1, &run->problem.lse);
-    if (!status) status = bench_new_tensor(run, c->dtype, s->heads_q, s->seq_q, s->head_dim_v, &g->dout);
+    int status = bench_new_tensor(run, c->dtype, s->heads_q, s->seq_q, s->head_dim_v, &g->dout);
     if (!status) status = bench_new_tensor(run, c->dtype, s->heads_q, s->seq_q, s->head_dim, &g->dq);
     if (!status) status = bench_new_tensor(run, c->kv_dtype, s->heads_kv, s->seq_k, s->head_dim, &g->dk);
     if (!status) status = bench_new_tensor(run, c->kv_dtype, s->heads_kv, s->seq_k, s->head_dim_v, &g->dv);

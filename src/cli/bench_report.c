@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char *op_name(const struct bench_case *c) { return c->backward ? "backward" : "forward"; }
+
 /* ---- a table ---------------------------------------------------------------------------------------------------- */
 
 static void print_ceilings(const struct bench_run *run)
@@ -43,10 +45,11 @@ static int same_way(const attn_plan *a, const attn_plan *b)
 }
 
 /* Op, device, kernel, level and threads seldom change from row to row. */
-static void print_group(const attn_plan *plan, int backward)
+static void print_group(const struct bench_run *run)
 {
-    printf("\n%s on %s: kernel %s (%s)", backward ? "backward" : "forward", cli_backend_name(plan->backend),
-           plan->kernel, plan->isa);
+    const attn_plan *plan = &run->plan;
+    printf("\n%s%s on %s: kernel %s (%s)", op_name(run->c), run->c->lse && !run->c->backward ? " with LSE" : "",
+           cli_backend_name(plan->backend), plan->kernel, plan->isa);
     if (plan->threads) printf(", %d thread%s", (int)plan->threads, plan->threads == 1 ? "" : "s");
     int cuda = plan->backend == ATTN_BACKEND_CUDA;
     printf("\n%-24s %-5s %-8s %-6s %10s %10s %9s %8s %6s  %-15s %s\n", "B,HQ,HKV,SQ,SK,D[,DV]", "type", "k and v",
@@ -68,7 +71,7 @@ void bench_print_row(const struct bench_run *run, const struct bench_run *before
     const struct bench_case *c = run->c;
     struct bench_ceiling ceiling = bench_ceiling_of(run);
     char shape[BENCH_TEXT], a[32], b[32], d[32], e[32], share[32] = "-", of[64] = "-", check[32] = "-";
-    if (!before || !same_way(&run->plan, &before->plan)) print_group(&run->plan, run->options->backward);
+    if (!before || !same_way(&run->plan, &before->plan)) print_group(run);
     bench_shape_text(&c->shape, shape);
     if (ceiling.kind && isfinite(run->median)) {
         snprintf(share, sizeof share, "%.1f%%", 100 * ceiling.floor / run->median);
@@ -100,21 +103,27 @@ static void json_count(struct cli_json *json, const char *key, double count)
     else cli_json_real(json, key, count);
 }
 
+static void json_problem(struct cli_json *json, const struct bench_case *c)
+{
+    cli_json_text(json, "dtype", attn_dtype_name(c->dtype));
+    cli_json_text(json, "kv_dtype", attn_dtype_name(c->kv_dtype));
+    cli_json_shape(json, "shape", &c->shape);
+    cli_json_bool(json, "causal", c->causal);
+    cli_json_bool(json, "v_in_k", c->v_in_k);
+}
+
 static void json_way(struct cli_json *json, const struct bench_run *run)
 {
     const attn_plan *plan = &run->plan;
-    cli_json_text(json, "op", run->options->backward ? "backward" : "forward");
+    cli_json_text(json, "op", op_name(run->c));
     cli_json_text(json, "device", cli_backend_name(plan->backend));
     cli_json_text(json, "kernel", plan->kernel);
     cli_json_text(json, "isa", plan->isa);
-    cli_json_text(json, "dtype", attn_dtype_name(run->c->dtype));
-    cli_json_text(json, "kv_dtype", attn_dtype_name(run->c->kv_dtype));
-    cli_json_shape(json, "shape", &run->c->shape);
-    cli_json_bool(json, "causal", run->c->causal);
-    cli_json_bool(json, "v_in_k", run->c->v_in_k);
+    json_problem(json, run->c);
     cli_json_int(json, "threads", plan->threads);
     json_count(json, "flops", run->flops);
     json_count(json, "bytes", run->bytes);
+    json_count(json, "workspace_bytes", (double)run->plan.workspace_bytes);
 }
 
 void bench_json_case(struct cli_json *json, const struct bench_run *run)
@@ -146,4 +155,24 @@ void bench_json_row(struct cli_json *json, const struct bench_run *run)
     }
     json_verified(json, run);
     cli_json_close(json, '}');
+}
+
+int bench_print_list(const struct bench_options *options, const struct bench_case *cases, int count)
+{
+    struct cli_json json = {.file = stdout};
+    char text[BENCH_TEXT];
+    if (options->json) cli_json_open(&json, NULL, '[');
+    for (int n = 0; n < count; n++) {
+        if (options->json) {
+            cli_json_open(&json, NULL, '{');
+            cli_json_text(&json, "op", op_name(&cases[n]));
+            json_problem(&json, &cases[n]);
+            cli_json_close(&json, '}');
+        } else {
+            bench_case_text(&cases[n], text);
+            puts(text);
+        }
+    }
+    if (options->json) cli_json_close(&json, ']');
+    return cli_finish(CLI_OK);
 }

@@ -230,6 +230,7 @@ static int new_tensors(struct bench_run *run)
     if (!status && !c->v_in_k) status = bench_new_tensor(run, c->kv_dtype, s->heads_kv, s->seq_k, s->head_dim_v, &p->v);
     if (!status) status = bench_new_tensor(run, c->dtype, s->heads_q, s->seq_q, s->head_dim, &p->q);
     if (!status) status = bench_new_tensor(run, c->dtype, s->heads_q, s->seq_q, s->head_dim_v, &p->out);
+    if (!status && (c->lse || c->backward)) status = bench_new_tensor(run, ATTN_F32, s->heads_q, s->seq_q, 1, &p->lse);
     if (c->v_in_k) {
         p->v = p->k;
         p->v.shape[3] = s->head_dim_v;
@@ -242,7 +243,7 @@ static int query(struct bench_run *run)
 {
     char text[BENCH_TEXT + 8] = "--shape ";
     bench_case_text(run->c, text + strlen(text));
-    const int backward = run->options->backward;
+    const int backward = run->c->backward;
     attn_status status = attn_query(run->context, backward ? ATTN_OP_BACKWARD : ATTN_OP_FORWARD, &run->problem,
                                     backward ? &run->grads : NULL, NULL, &run->plan);
     if (status != ATTN_OK) return cli_fail_library(status, text);
@@ -260,7 +261,7 @@ int bench_open(struct bench_run *run)
     run->plan = (attn_plan)ATTN_PLAN_INIT;
     p->mask = run->c->causal ? ATTN_CAUSAL : 0u;
     run->taken_bytes = verification_bytes(run);
-    const int backward = run->options->backward;
+    const int backward = run->c->backward;
     int status = new_tensors(run);
     if (!status && backward) status = bench_open_gradients(run);
     if (!status) status = query(run);

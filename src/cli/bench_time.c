@@ -19,12 +19,11 @@ int bench_call(struct bench_run *run, int64_t calls, double *seconds)
     double start = cli_now();
     attn_status status = ATTN_OK;
     for (int64_t n = 0; n < calls && status == ATTN_OK; n++)
-        status = run->options->backward ? attn_backward(run->context, &run->problem, &run->grads, &run->exec)
-                                        : attn_forward(run->context, &run->problem, &run->exec);
+        status = run->c->backward ? attn_backward(run->context, &run->problem, &run->grads, &run->exec)
+                                  : attn_forward(run->context, &run->problem, &run->exec);
     if (status == ATTN_OK && run->host) status = attn_sync(run->context, NULL);
     *seconds = (cli_now() - start) / (double)calls;
-    return status == ATTN_OK ? CLI_OK
-                             : cli_fail_library(status, run->options->backward ? "attn_backward" : "attn_forward");
+    return status == ATTN_OK ? CLI_OK : cli_fail_library(status, run->c->backward ? "attn_backward" : "attn_forward");
 }
 
 int bench_choose_batch(struct bench_run *run)

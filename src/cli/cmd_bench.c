@@ -18,15 +18,21 @@ static const char help[] = "Usage: attn bench [OPTIONS]\n"
                            "                  Batch, query heads, key/value heads, query and key tokens,\n"
                            "                  head size of keys, of values. May be given several times.\n"
                            "                  The default is 1,16,16,1024,1024,64\n"
-                           "  --suite S       prefill or decode: a list of cases; --causal, --dtype,\n"
-                           "                  --kv-dtype and --v-in-k leave only those that are so\n"
+                           "  --suite S       A list of cases; --causal, --dtype, --kv-dtype and --v-in-k\n"
+                           "                  leave only those that are so. S is prefill, decode or\n"
+                           "                    seeds   13 shapes of 16 to 4096 tokens, full and causal, in\n"
+                           "                            f32, f16 and bf16: 26 cases a type, first forward,\n"
+                           "                            then backward; with --backward only that\n"
+                           "                    train   the same for shapes of training, most of them\n"
+                           "                            causal; forward writes the log-sum-exp too\n"
                            "  --causal        With a causal mask: the last query sees the last key\n"
                            "  --dtype T       Queries and output: f32 (default), f16 or bf16\n"
                            "  --kv-dtype T    Keys and values: f32, f16, bf16, f8_e4m3, f8_e5m2, i8, q8_0 or\n"
                            "                  q4_0; the default is that of the queries\n"
                            "  --v-in-k        V is the first DV columns of K (MLA)\n"
                            "  --backward      The gradients of Q, K and V instead of the output\n"
-                           "  --unordered     Sums of dQ in any order: faster on GPUs, not repeatable\n"
+                           "  --unordered     Backward: sums of dQ in any order, faster on GPUs, not\n"
+                           "                  repeatable\n"
                            "\n"
                            "How:\n"
                            "  --device D      auto (default), cpu, cuda, cuda:N or reference\n"
@@ -37,6 +43,7 @@ static const char help[] = "Usage: attn bench [OPTIONS]\n"
                            "  --repeat N      Exactly N calls instead (on a GPU N batches, see below)\n"
                            "  --no-verify     Do not compare\n"
                            "  --json          Print JSON\n"
+                           "  --list          Print the cases and measure nothing; with --json as JSON\n"
                            "  --copies        Instead of all that: the speed of copies between ordinary\n"
                            "                  memory and a GPU (--device cuda), and the time of a call whose\n"
                            "                  arrays are copied there and back, which is what the choice\n"
@@ -72,11 +79,12 @@ static const char help[] = "Usage: attn bench [OPTIONS]\n"
 
 static const char more[] = "JSON is an array of {\"op\", \"device\", \"kernel\", \"isa\", \"dtype\", \"kv_dtype\",\n"
                            "\"shape\": {\"batch\", \"heads_q\", \"heads_kv\", \"seq_q\", \"seq_k\", \"head_dim\",\n"
-                           "\"head_dim_v\"}, \"causal\", \"v_in_k\", \"threads\", \"flops\", \"bytes\", \"repeats\",\n"
-                           "\"median_ms\", \"min_ms\", \"batch\", \"waited_ms\", \"tflops\", \"gbps\",\n"
-                           "\"fraction_of_peak\", \"peak\": {\"kind\", \"value\"}, \"verified\"}. verified is null\n"
-                           "with --no-verify, peak is null where no ceiling is known, waited_ms on the CPU,\n"
-                           "times are null where the result was wrong.\n"
+                           "\"head_dim_v\"}, \"causal\", \"v_in_k\", \"threads\", \"flops\", \"bytes\",\n"
+                           "\"workspace_bytes\", \"repeats\", \"median_ms\", \"min_ms\", \"batch\", \"waited_ms\",\n"
+                           "\"tflops\", \"gbps\", \"fraction_of_peak\", \"peak\": {\"kind\", \"value\"},\n"
+                           "\"verified\"}. verified is null with --no-verify, peak is null where no ceiling\n"
+                           "is known, waited_ms on the CPU, times are null where the result was wrong.\n"
+                           "workspace_bytes is what a call needs besides its arrays.\n"
                            "\n"
                            "--steps is for one --shape and compares with other programs: their measurements\n"
                            "can be taken in turn, so that all see the same drift of the machine. It prints\n"
@@ -93,6 +101,7 @@ static const char more[] = "JSON is an array of {\"op\", \"device\", \"kernel\",
                            "Examples:\n"
                            "  attn bench --shape 1,32,8,4096,4096,128 --causal --dtype f16\n"
                            "  attn bench --suite decode --kv-dtype q8_0 --json\n"
+                           "  attn bench --suite train --device cuda --dtype f16\n"
                            "  attn bench --backward --shape 1,32,8,2048,2048,128 --causal\n"
                            "  attn bench --device cuda --shape 1,32,8,1,4096,128 --dtype f16\n";
 
@@ -103,9 +112,12 @@ static int check_use(const struct bench_options *o)
     if (o->repeat && o->seconds >= 0) return cli_fail(CLI_BAD_INPUT, "--repeat and --seconds exclude each other");
     if (o->backward && (o->v_in_k || o->copies))
         return cli_fail(CLI_BAD_INPUT, "--backward and %s exclude each other", o->v_in_k ? "--v-in-k" : "--copies");
-    if (o->unordered && !o->backward) return cli_fail(CLI_BAD_INPUT, "--unordered is for --backward");
+    if (o->unordered && !bench_has_backward(o))
+        return cli_fail(CLI_BAD_INPUT, "--unordered is for backward: --backward, --suite seeds or --suite train");
     if (o->copies && (o->suite != BENCH_NOT_GIVEN || o->shapes.count || o->steps))
         return cli_fail(CLI_BAD_INPUT, "--copies measures no case: it excludes --shape, --suite and --steps");
+    if (o->list && (o->steps || o->copies))
+        return cli_fail(CLI_BAD_INPUT, "--list and %s exclude each other", o->steps ? "--steps" : "--copies");
     if (!o->steps) return CLI_OK;
     const char *other = o->suite != BENCH_NOT_GIVEN ? "--suite" : o->repeat ? "--repeat" : "--seconds";
     if (o->suite != BENCH_NOT_GIVEN || o->repeat || o->seconds >= 0)
@@ -135,6 +147,7 @@ static int parse_options(int argc, char **argv, struct bench_options *o)
         {.name = "--seconds", .kind = CLI_REAL, .target = &o->seconds, .low = 0, .high = 3600},
         {.name = "--no-verify", .kind = CLI_FLAG, .target = &o->no_verify},
         {.name = "--json", .kind = CLI_FLAG, .target = &o->json},
+        {.name = "--list", .kind = CLI_FLAG, .target = &o->list},
         {.name = "--steps", .kind = CLI_FLAG, .target = &o->steps},
         {.name = "--copies", .kind = CLI_FLAG, .target = &o->copies},
     };
@@ -208,7 +221,7 @@ static int run_case(struct bench *bench)
     if (!status && !bench->rows && !run->options->json && !run->options->steps) status = bench_print_header(run);
     if (!status) status = bench_call(run, 1, &run->first);
     if (!status && !run->options->no_verify)
-        status = run->options->backward ? bench_verify_gradients(run) : bench_verify(run);
+        status = run->c->backward ? bench_verify_gradients(run) : bench_verify(run);
     if (!status && run->options->steps) return bench_steps(run);
     if (!status && run->verified != BENCH_WRONG) status = bench_measure(run);
     if (!status) report(bench);
@@ -232,6 +245,7 @@ static int cmd_bench(int argc, char **argv)
     int status = parse_options(argc, argv, &options);
     if (!status && options.copies) return bench_copies(&options);
     if (!status) status = bench_list_cases(&options, cases, &count);
+    if (!status && options.list) return bench_print_list(&options, cases, count);
     if (status) return status;
     attn_context *context = NULL, *host = NULL;
     double available = bench_available_bytes();

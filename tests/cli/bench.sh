@@ -3,11 +3,13 @@
 
 one=(--seconds 0 --threads 1)
 
-measured() { # TEXT ARGUMENT...: leaves the JSON with N for every number that is measured in `rows`
+# TEXT ARGUMENT...: leaves the JSON in `rows`, with N for every number that is measured, W for what the library takes.
+measured() {
   local text=$1
   shift
   good "$text" bench "${one[@]}" --json "$@"
-  rows=$(sed -E 's/"(median_ms|min_ms|waited_ms|tflops|gbps|fraction_of_peak|value)":[0-9][0-9.e+-]*/"\1":N/g' stdout)
+  rows=$(sed -E 's/"(median_ms|min_ms|waited_ms|tflops|gbps|fraction_of_peak|value)":[0-9][0-9.e+-]*/"\1":N/g;
+    s/("workspace_bytes":)[0-9]+/\1W/g' stdout)
   same "$text: one line" "$(wc -l < stdout)" 1
 }
 
@@ -17,7 +19,7 @@ measured 'bench: every key' --shape 1,2,1,3,5,4 --device reference
 same 'bench: every key' "$(sed -E 's/"(fma_f32|read)"/K/' <<< "$rows")" '[{"op":"forward","device":"reference",'\
 '"kernel":"forward_reference","isa":"float64","dtype":"f32","kv_dtype":"f32","shape":{"batch":1,"heads_q":2,'\
 '"heads_kv":1,"seq_q":3,"seq_k":5,"head_dim":4,"head_dim_v":4},"causal":false,"v_in_k":false,"threads":1,'\
-'"flops":480,"bytes":160,'"$times"',"peak":{"kind":K,"value":N},"verified":true}]'
+'"flops":480,"bytes":160,"workspace_bytes":W,'"$times"',"peak":{"kind":K,"value":N},"verified":true}]'
 
 counts() { # FLOPS,BYTES ARGUMENT...
   local expected=$1
@@ -42,6 +44,7 @@ for type in f32 f16 bf16; do
   same "bench --backward with $type" "$(grep -o -e '"op":"[^"]*"' -e '"verified":[a-z]*' <<< "$rows" |
     sed 's/.*://' | tr '\n' ' ')" '"backward" true "backward" true "backward" true '
   holds "bench --backward with $type" "$rows" '"kernel":"backward_'
+  same "bench --backward with $type: workspace" "$(grep -c '"workspace_bytes":[1-9]' stdout)" 1
 done
 
 # Every type, verified: whole and in windows, several cases in the order given.
@@ -60,6 +63,36 @@ measured 'bench: a row of a suite' --suite decode --v-in-k --kv-dtype q4_0
 holds 'bench: a row of a suite' "$rows" '"dtype":"f32","kv_dtype":"q4_0","shape":{"batch":1,"heads_q":128,"heads_kv":1,'\
 '"seq_q":1,"seq_k":4096,"head_dim":576,"head_dim_v":512},"causal":false,"v_in_k":true,'
 same 'bench: one row of a suite' "$(grep -o '"op"' <<< "$rows" | wc -l)" 1
+
+# ---- the cases of suites -----------------------------------------------------------------------------------
+
+cases() { # COUNT ARGUMENT...: leaves the list in stdout
+  local count=$1
+  shift
+  good "bench --list $*" bench --list "$@"
+  same "bench --list $*" "$(wc -l < stdout)" "$count"
+}
+cases 1
+same 'bench --list' "$(cat stdout)" '1,16,16,1024,1024,64 f32'
+cases 156 --suite seeds
+for type in f32 f16 bf16; do
+  cases 52 --suite seeds --dtype $type
+  same "bench --suite seeds, $type" "$(grep -c ' backward$' stdout) $(grep -c ' causal' stdout)" '26 26'
+  same "bench --suite seeds, $type" "$(sed -n '1p;52p' stdout)" "1,1,1,16,16,16 $type
+1,32,32,4096,4096,256 $type causal backward"
+done
+cases 26 --suite seeds --dtype f16 --backward --unordered
+same 'bench --suite seeds --backward' "$(grep -c ' backward$' stdout)" 26
+cases 26 --suite seeds --dtype f16 --causal
+cases 10 --suite train --dtype f16 --unordered
+cases 10 --suite prefill --dtype f16
+cases 10 --suite prefill --dtype f16 --backward
+good 'bench --list --json' bench --list --json --backward --shape 1,2,1,3,5,4,2 --causal
+same 'bench --list --json' "$(cat stdout)" '[{"op":"backward","dtype":"f32","kv_dtype":"f32","shape":{"batch":1,"heads_q":2,'\
+'"heads_kv":1,"seq_q":3,"seq_k":5,"head_dim":4,"head_dim_v":2},"causal":true,"v_in_k":false}]'
+bad 2 '--list and --steps exclude each other' bench --list --steps
+bad 2 '--list and --copies exclude each other' bench --list --copies
+
 good 'bench: so many calls' bench --repeat 5 --json --shape 1,1,1,1,1,1
 holds 'bench: so many calls' "$(cat stdout)" '"repeats":5,'
 export ATTN_FORCE=isa=scalar,threads=2
@@ -95,10 +128,11 @@ answers='{"ms":N} ' steps 'the end of the input, also within a line' 0 'run\r\nq
 answers='' steps 'nothing' 0 ''
 answers='{"ms":N} ' steps 'another word' 2 'run\nwalk\nrun\n'
 same 'steps: another word' "$(cat stderr)" "attn: --steps: 'walk' is none of run, fma, read, quit"
-same 'steps: the case' "$(head -n 1 stdout | sed -E 's/"(kernel|isa)":"[a-z0-9_]*"/"\1":K/g; s/"device":"[a-z]*"/D/')" \
+same 'steps: the case' "$(head -n 1 stdout | sed -E 's/"(kernel|isa)":"[a-z0-9_]*"/"\1":K/g; s/"device":"[a-z]*"/D/
+  s/(_bytes":)[0-9]+/\1W/')" \
   '{"op":"forward",D,"kernel":K,"isa":K,"dtype":"f32","kv_dtype":"f32","shape":{"batch":1,"heads_q":2,'\
 '"heads_kv":1,"seq_q":3,"seq_k":5,"head_dim":4,"head_dim_v":4},"causal":false,"v_in_k":false,"threads":1,'\
-'"flops":480,"bytes":160,"verified":true}'
+'"flops":480,"bytes":160,"workspace_bytes":W,"verified":true}'
 # Each answer comes before the next word.
 coproc ATTN_STEPS { exec "$attn" "${small[@]}"; }
 pid=$ATTN_STEPS_PID line=
@@ -126,7 +160,7 @@ for shape in 2147483647,2147483647,1,2147483647,1,1 1,1,1,1,2147483647,576 65536
 done
 bad 2 '--kv-dtype q8_0 needs head sizes that are multiples of 32' bench --shape 1,1,1,1,1,32,33 --kv-dtype q8_0
 bad 2 '--v-in-k: ' bench --shape 1,1,1,1,1,32,64 --v-in-k
-bad 2 "--suite: 'train' is none of prefill, decode" bench --suite train
+bad 2 "--suite: 'training' is none of prefill, decode, seeds, train" bench --suite training
 bad 2 '--suite decode has no such case' bench --suite decode --dtype f16 --kv-dtype q8_0
 bad 2 '--suite prefill has no such case' bench --suite prefill --v-in-k
 bad 2 '--suite and --shape exclude each other' bench --suite decode --shape 1,1,1,1,1,1
@@ -145,7 +179,9 @@ bad 2 '--steps and --seconds exclude each other' bench --steps --seconds 1
 bad 2 '--steps takes one --shape' bench --steps --shape 1,1,1,1,1,1 --shape 1,1,1,1,1,1
 bad 2 '--shape is given more than 64 times' bench $(printf -- '--shape 1,1,1,1,1,1 %.0s' {1..65})
 bad 2 "got 'x'" bench x
-bad 2 '--unordered is for --backward' bench --unordered
+bad 2 '--unordered is for backward' bench --unordered
+bad 2 '--unordered is for backward' bench --unordered --suite prefill
+bad 2 '--suite seeds has no such case' bench --suite seeds --kv-dtype q8_0
 bad 2 '--backward and --v-in-k exclude each other' bench --backward --v-in-k
 bad 2 '--backward and --copies exclude each other' bench --backward --copies
 bad 2 '--backward takes keys and values of f32, f16 or bf16, not q8_0' bench --backward --kv-dtype q8_0 --shape 1,1,1,1,1,32

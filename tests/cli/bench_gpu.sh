@@ -13,7 +13,7 @@ else
   same 'bench on a GPU: every key' "$(sed -E 's/"batch":[0-9]+,"waited/"batch":N,"waited/' <<< "$rows")" '[{"op":"forward",'\
 '"device":"cuda","kernel":"forward_simt","isa":"simt","dtype":"f32","kv_dtype":"f32","shape":{"batch":1,"heads_q":2,'\
 '"heads_kv":1,"seq_q":3,"seq_k":5,"head_dim":4,"head_dim_v":4},"causal":false,"v_in_k":false,"threads":0,'\
-'"flops":480,"bytes":160,"repeats":3,"median_ms":N,"min_ms":N,"batch":N,"waited_ms":N,"tflops":N,"gbps":N,'\
+'"flops":480,"bytes":160,"workspace_bytes":W,"repeats":3,"median_ms":N,"min_ms":N,"batch":N,"waited_ms":N,"tflops":N,"gbps":N,'\
 '"fraction_of_peak":null,"peak":null,"verified":true}]'
 
   # Whole and in windows, several heads and sequences, more keys than are filled at once.
