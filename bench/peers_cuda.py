@@ -18,17 +18,15 @@ import os
 import statistics
 import subprocess
 import sys
-import warnings
 
 import worker
 from peers_case import BYTES, Case
+from peers_torch import BACKENDS, NAMES, Sdpa
 
 ROTATED_BYTES = 256 << 20  # more than any GPU's L2 cache
 COPIES_MAX = 64
 MEASURED = 15  # times of which the median counts
-ALL = "FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH"
-NAMES = {"FLASH_ATTENTION": "flash", "CUDNN_ATTENTION": "cudnn", "EFFICIENT_ATTENTION": "efficient", "MATH": "math"}
-BACKENDS = {"f32": ALL[2:], "f16": ALL, "bf16": ALL}
+WITHOUT_F32 = "flash", "cudnn"
 FORWARD, BACKWARD, UNORDERED = (), ("--backward",), ("--backward", "--unordered")  # what attn bench is told
 
 
@@ -44,6 +42,14 @@ def parse_case(text):
     if words[1:] and numbers[3] != numbers[4]:
         raise ValueError(f"'{text}': PyTorch aligns a causal mask with the first key; SQ and SK must be equal")
     return Case("", *numbers, numbers[5], bool(words[1:]), dtype=words[0])
+
+
+def parse_backends(text):
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in BACKENDS:
+            raise argparse.ArgumentTypeError(f"'{name}' is none of {', '.join(BACKENDS)}")
+    return names
 
 
 def copies_of(case):
@@ -70,85 +76,44 @@ def run_attn(attn, case, device, what=FORWARD):
     return {"ms": row["median_ms"], "waited_ms": row["waited_ms"], "kernel": row["kernel"], "verified": row["verified"]}
 
 
-class Torch:
-    """What is measured of PyTorch; the module is only imported where it is."""
+class Torch(Sdpa):
+    """What is measured of PyTorch on a GPU."""
 
     def __init__(self, device, budget, what=FORWARD):
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what a fixed order of its products asks for
-        import torch
-        import torch.nn.functional as functional
-        from torch.nn.attention import SDPBackend, sdpa_kernel
+        super().__init__(f"cuda:{device}", bool(what))
+        torch, self.budget = self.torch, budget
         if not torch.cuda.is_available():
             raise ImportError("PyTorch sees no GPU")
-        self.torch, self.functional, self.backend, self.only = torch, functional, SDPBackend, sdpa_kernel
-        self.device, self.budget = torch.device("cuda", device), budget
         torch.cuda.set_device(self.device)
-        self.what, self.stream = what, torch.cuda.Stream()
-        torch.set_grad_enabled(False)
+        self.stream = torch.cuda.Stream()
         torch.use_deterministic_algorithms(what == BACKWARD)
         torch.backends.cuda.matmul.allow_tf32 = False  # float32 means float32
-        torch.manual_seed(1)
 
     def about(self):
         properties = self.torch.cuda.get_device_properties(self.device)
         return {"torch": self.torch.__version__, "cuda": self.torch.version.cuda, "gpu": properties.name,
                 "cudnn": self.torch.backends.cudnn.version()}
 
-    def arrays(self, case, copies):
-        dtype = {"f32": self.torch.float32, "f16": self.torch.float16, "bf16": self.torch.bfloat16}[case.dtype]
-
-        def new(*shape):
-            return self.torch.randn(shape, device=self.device, dtype=self.torch.float32).to(dtype)
-
-        def one():
-            q, k, v = (new(case.b, heads, rows, case.d) for heads, rows in
-                       ((case.hq, case.sq), (case.hkv, case.sk), (case.hkv, case.sk)))
-            return (q, k, v, new(case.b, case.hq, case.sq, case.d)) if self.what else (q, k, v)
-
-        return [one() for _ in range(copies)]
-
     def with_results(self, case, sets):
-        """The sets as `call` takes them: for gradients with the forward's result, of the backend that is chosen now."""
-        if not self.what:
-            return sets
-        ready = []
         # Autograd goes backward on the stream that it went forward on, and that is the one which is captured.
-        with self.torch.enable_grad(), self.torch.cuda.stream(self.stream):
-            for q, k, v, dout in sets:
-                leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-                ready.append((*leaves, dout, self.forward(case, *leaves)))
+        with self.torch.cuda.stream(self.stream):
+            ready = super().with_results(case, sets)
         self.torch.cuda.synchronize()
         return ready
 
-    def call(self, case, q, k, v, dout=None, out=None):
-        if not self.what:
-            return self.forward(case, q, k, v)
-        return self.torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
-
-    def error(self, case, one):
-        """Of the largest number of a result, against float64."""
-        if not self.what:
-            return worker.relative_error(case, *one, self.call(case, *one), lambda x: x.double().cpu().numpy())
-        torch, group = self.torch, case.hq // case.hkv
-        got = self.call(case, *one)
-        with torch.enable_grad():  # the first kv head, whose gradients are all there is of it
-            q, k, v = (x[0, :n].detach().double().requires_grad_() for x, n in zip(one, (group, 1, 1)))
-            scores = q @ k.transpose(-1, -2) / case.d ** 0.5
-            if case.causal:
-                hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=self.device).triu(1)
-                scores = scores.masked_fill(hidden, float("-inf"))
-            out = torch.softmax(scores, -1) @ v
-            expected = torch.autograd.grad(out, (q, k, v), one[3][0, :group].double())
-        return max(float((x[0, :y.shape[0]].double() - y).abs().max() / y.abs().max()) for x, y in zip(got, expected))
-
-    def forward(self, case, q, k, v):
-        group = case.hq // case.hkv
-        if group > 1 and not case.causal:
-            # The queries of a group are rows of one head: every backend takes that, and reads the keys once.
-            rows = q.view(case.b, case.hkv, group * case.sq, case.d)
-            out = self.functional.scaled_dot_product_attention(rows, k, v)
-            return out.reshape(case.b, case.hq, case.sq, case.d)
-        return self.functional.scaled_dot_product_attention(q, k, v, is_causal=case.causal, enable_gqa=group > 1)
+    def peak_bytes(self, case, one):
+        """Beyond what is allocated before, in a call without a graph; the first one takes the libraries' own memory."""
+        cuda = self.torch.cuda
+        self.step(case, *one)
+        cuda.synchronize()
+        before = cuda.memory_allocated()
+        cuda.reset_peak_memory_stats()
+        results = self.step(case, *one)
+        cuda.synchronize()
+        peak = cuda.max_memory_allocated()
+        del results
+        return peak - before
 
     def graph(self, case, sets):
         """A graph of one call on each set of arrays."""
@@ -180,32 +145,28 @@ class Torch:
             spent += times[-1] * calls * 1e-3
         return statistics.median(times)
 
-    def measure(self, case, backend, sets):
-        """{"ms" over rotated arrays, "same_ms" over the same ones, "relative_error"}, or {"error"}."""
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            try:
-                with self.only([getattr(self.backend, backend)]):
-                    sets = self.with_results(case, sets)
-                    error = self.error(case, sets[0])
-                    if not error <= worker.TOLERANCE[case.dtype]:
-                        return {"error": f"wrong by {error:.2g} of the largest result"}
-                    rotated = self.time(self.graph(case, sets), len(sets))
-                    same = self.time(self.graph(case, sets[:1] * len(sets)), len(sets))
-            except Exception as failure:  # whatever PyTorch raises is the reason why this is no rival
-                why = [str(failure)] + [str(one.message) for one in said]
-                return {"error": worker.reason("; ".join(why))}
-        return {"ms": rotated, "same_ms": same, "relative_error": error}
+    def time_same(self, case, one):
+        calls = copies_of(case)
+        return self.time(self.graph(case, [one] * calls), calls)
 
-    def case(self, case):
+    def measure(self, case, sets):
+        """{"ms" over rotated arrays, "same_ms" over the same ones, "relative_error"}"""
+        sets = self.with_results(case, sets)
+        return {"relative_error": self.right_error(case, sets[0]),
+                "ms": self.time(self.graph(case, sets), len(sets)),
+                "same_ms": self.time(self.graph(case, sets[:1] * len(sets)), len(sets))}
+
+    def case(self, case, names):
         found = {}
-        for backend in BACKENDS[case.dtype]:
+        for name in names:
+            if case.dtype == "f32" and name in WITHOUT_F32:
+                continue
             try:
                 sets = self.arrays(case, copies_of(case))
             except self.torch.cuda.OutOfMemoryError as failure:
-                found[NAMES[backend]] = {"error": worker.reason(failure)}
+                found[name] = {"error": worker.reason(failure)}
                 continue
-            found[NAMES[backend]] = self.measure(case, backend, sets)
+            found[name] = self.alone(BACKENDS[name], self.measure, case, sets)
             del sets
             self.torch.cuda.empty_cache()
         return found
@@ -247,6 +208,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.5, help="for each time, at least 3 replays (default 0.5)")
     parser.add_argument("--backward", action="store_true", help="gradients, in a fixed order on both sides")
     parser.add_argument("--unordered", action="store_true", help="with --backward: in any order on both sides")
+    parser.add_argument("--backends", type=parse_backends, default=tuple(BACKENDS), metavar="LIST",
+                        help="of PyTorch, separated by commas; default: " + ",".join(BACKENDS))
     parser.add_argument("--json", metavar="FILE", help="write all numbers there")
     parser.add_argument("case", nargs="+")
     options = parser.parse_args()
@@ -269,7 +232,7 @@ def main():
     for case in cases:
         rows.append({"shape": ",".join(str(n) for n in case.shape[:6]), "dtype": case.dtype, "causal": case.causal,
                      "attn": run_attn(options.attn, case, options.device, what) if options.attn else None,
-                     "torch": rival.case(case)})
+                     "torch": rival.case(case, options.backends)})
         lines = table(rows)
         print("\n".join(lines if len(rows) == 1 else lines[-1:]), flush=True)
         if options.json:

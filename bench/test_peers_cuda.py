@@ -33,6 +33,20 @@ class Words(unittest.TestCase):
         self.assertEqual(peers_cuda.bench_command("attn", case, 0, peers_cuda.UNORDERED)[-3:],
                          ["--causal", "--backward", "--unordered"])
 
+    def test_backends(self):
+        self.assertEqual(peers_cuda.parse_backends("math,flash"), ("math", "flash"))
+        for text in ("", "math,", "naive"):
+            with self.assertRaises(peers_cuda.argparse.ArgumentTypeError, msg=text):
+                peers_cuda.parse_backends(text)
+
+    def test_backends_that_are_measured(self):
+        rival = mock.Mock(**{"alone.return_value": {"ms": 1}})
+        rival.torch.cuda.OutOfMemoryError = MemoryError
+        for dtype, names in (("f16", ["math", "flash"]), ("f32", ["math"])):
+            case = peers_cuda.parse_case(f"1,1,1,1,1,1:{dtype}")
+            self.assertEqual(list(peers_cuda.Torch.case(rival, case, ("math", "flash"))), names)
+        self.assertEqual(rival.alone.call_args.args[:3], ("MATH", rival.measure, case))
+
     def test_unordered_is_for_backward(self):
         with mock.patch.object(sys, "argv", ["peers_cuda.py", "--unordered", "1,1,1,1,1,1:f32"]), \
                 mock.patch("sys.stderr"), self.assertRaises(SystemExit):
