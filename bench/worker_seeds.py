@@ -50,8 +50,7 @@ class Cpu(Sdpa):
                 return peak_of(json.load(file)["traceEvents"])
 
     def time_same(self, case, one):
-        """Milliseconds: the median of three calls or of as many as the budget holds, after one to warm up."""
-        self.call(case, *one)
+        """Milliseconds: the median of three calls or of as many as the budget holds. Memory and error had calls before."""
         times = []
         while len(times) < REPEATS_MIN or sum(times) < 1e3 * self.budget:
             times.append(worker.milliseconds(lambda: self.call(case, *one)))
