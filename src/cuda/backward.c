@@ -52,6 +52,12 @@ bool attn_cuda_is_backward(const char *word)
 
 /* ---- choice ---------------------------------------------------------------------------------- */
 
+/* Blocks of keys. */
+static double tasks_of(const kernel *k, const attn_job *job)
+{
+    return (double)job->batch * (double)job->heads_kv * (double)attn_ceil_div(job->max_k, k->keys);
+}
+
 /* Why tensor cores do not serve a problem, whatever its head sizes; NULL: they do. */
 static const char *not_for_tensor_cores(const kernel *k, const attn_job *job)
 {
@@ -62,8 +68,7 @@ static const char *not_for_tensor_cores(const kernel *k, const attn_job *job)
             return k->dtype == ATTN_F16 ? "it takes q, k, v, out and dout in f16"
                                         : "it takes q, k, v, out and dout in bf16";
     if (job->max_k > most || job->max_q > most) return "it counts rows and keys up to 2^29";
-    const double tasks = (double)job->batch * (double)job->heads_kv * (double)attn_ceil_div(job->max_k, k->keys);
-    return tasks > INT32_MAX ? "it counts blocks of keys up to 2^31" : NULL;
+    return tasks_of(k, job) > INT32_MAX ? "it counts blocks of keys up to 2^31" : NULL;
 }
 
 static bool serves(const kernel *k, const attn_job *job)
@@ -98,8 +103,12 @@ static attn_status choose(const attn_cuda_device *d, const attn_job *job, const 
     const char *module = "simt_backward";
     *chosen = NULL;
     *why = attn_cuda_family_of("simt")->what;
-    for (int n = 0; n < KERNELS && !*chosen; n++)
-        if (is_wanted(&kernels[n], d, force) && serves(&kernels[n], job)) *chosen = &kernels[n];
+    for (int n = 0; n < KERNELS; n++) {
+        const kernel *k = &kernels[n], *found = *chosen;
+        if (!is_wanted(k, d, force) || !serves(k, job)) continue;
+        /* Where most of the GPU would have nothing to do, small steps are over sooner. */
+        if (!found || (k->head_dim == found->head_dim && 2 * tasks_of(found, job) <= d->multiprocessors)) *chosen = k;
+    }
     if (*chosen) *why = attn_cuda_family_of((*chosen)->family)->what, module = (*chosen)->module;
     else if (force->kernel[0] && attn_cuda_is_backward(force->kernel) && !attn_kernel_is(simt_label, force->kernel))
         return none_serves(job, force->kernel);
@@ -234,6 +243,18 @@ static bool has_more_than_masks(const attn_job *job)
     return job->softcap > 0 || job->bias.data || job->alibi || job->has_dropout;
 }
 
+/* Blocks at work on few heads share these heads' Q, dO and dQ in L2. In order, those of one head are a step apart each, which costs about
+ * multiprocessors / heads steps once: at most one in a hundred of all. */
+static int64_t heads_of_set(const attn_cuda_device *d, const attn_backward_tensor *p)
+{
+    const attn_job *job = &p->simt.job;
+    const double sms = d->multiprocessors, heads = (double)job->batch * (double)job->heads_kv,
+                 steps = heads * (double)p->key_blocks * (double)p->row_blocks * (double)job->group;
+    const int64_t least = 2;
+    if (!p->counters || steps == 0) return least;
+    return attn_max(least, (int64_t)(100 * sms * sms / steps));
+}
+
 static attn_status run_tensor(attn_cuda_device *d, backward_call *call, char *memory, CUstream stream)
 {
     attn_backward_tensor *p = &call->p;
@@ -250,6 +271,7 @@ static attn_status run_tensor(attn_cuda_device *d, backward_call *call, char *me
     memory += (size_t)dq_bytes(job, k);
     p->ticket = (uint32_t *)(void *)memory;
     p->counters = job->unordered ? NULL : p->ticket + 1;
+    p->heads_of_set = heads_of_set(d, p);
     const double rows = heads * (double)p->row_blocks,
                  blocks = (double)job->batch * (double)job->heads_kv * (double)p->key_blocks;
     if (rows > 0) ATTN_TRY(launch_tensor(d, call, "prepare", rows, k->prepare_bytes, stream));

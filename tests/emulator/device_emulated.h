@@ -207,7 +207,6 @@ DEVICE void copy_async(tile_address to, const void *from, bool wanted, HERE)
 
 DEVICE void add_float(float *to, float x, HERE) { emulator::add_float(to, x, {file, line}); }
 DEVICE uint32_t take_ticket(uint32_t *counter, HERE) { return emulator::count_up(counter, {file, line}); }
-DEVICE void results_visible() {}
 DEVICE uint32_t current_turn(const uint32_t *counter, HERE) { return emulator::current_turn(counter, {file, line}); }
 DEVICE void wait_for_turn(const uint32_t *counter, uint32_t turn, uint32_t seen, HERE)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Bank conflicts of the forward's kernels, counted by the checked emulator at one shape for each: prints
+ * Bank conflicts of forward's and backward's kernels, counted by the checked emulator at one shape for each: prints
  *
  *   kernel file:line kind bytes accesses wavefronts ideal factor
  *
@@ -13,10 +13,17 @@ static const struct shape {
     const char *force, *kernel; /* the beginning of what the plan must say */
     int32_t type;
     int64_t d, dv;
+    int backward;
 } shapes[] = {
-    {"isa=sm70", "forward_sm70_d64", ATTN_F16, 64, 64},    {"isa=sm70", "forward_sm70_d128", ATTN_F16, 128, 128},
-    {"isa=sm70", "forward_sm70_d256", ATTN_F16, 256, 256}, {"isa=sm70", "forward_sm70_d576", ATTN_F16, 576, 512},
-    {"isa=simt", "forward_simt", ATTN_F16, 64, 64},        {"isa=simt", "forward_simt", ATTN_F32, 128, 128},
+    {"isa=sm70", "forward_sm70_d64", ATTN_F16, 64, 64, 0},
+    {"isa=sm70", "forward_sm70_d128", ATTN_F16, 128, 128, 0},
+    {"isa=sm70", "forward_sm70_d256", ATTN_F16, 256, 256, 0},
+    {"isa=sm70", "forward_sm70_d576", ATTN_F16, 576, 512, 0},
+    {"isa=simt", "forward_simt", ATTN_F16, 64, 64, 0},
+    {"isa=simt", "forward_simt", ATTN_F32, 128, 128, 0},
+    {"isa=sm70", "backward_sm70_d64", ATTN_F16, 64, 64, 1},
+    {"isa=sm70", "backward_sm70_d128", ATTN_F16, 128, 128, 1},
+    {"isa=sm70", "backward_sm70_d256", ATTN_F16, 256, 256, 1},
 };
 
 /* What may take more than its ideal. Of all that is not listed nothing may. */
@@ -62,18 +69,27 @@ static void run(const struct shape *shape, attn_plan *plan)
     static uint16_t zeros[SQ * 576];
     attn_context *ctx = calls_context(ATTN_BACKEND_CUDA, 0, shape->force);
     attn_problem p = ATTN_PROBLEM_INIT;
-    void *data[4];
+    void *data[9];
     const size_t bytes = attn_dtype_bytes((attn_dtype)shape->type, SQ * shape->d);
-    for (int n = 0; n < 4; n++) data[n] = calls_device_copy(ctx, 1, zeros, bytes);
+    for (int n = 0; n < 9; n++) data[n] = calls_device_copy(ctx, 1, zeros, n == 4 ? SQ * sizeof(float) : bytes);
     p.mask = ATTN_CAUSAL;
     p.q = attn_bhsd(data[0], (attn_dtype)shape->type, B, HQ, SQ, shape->d);
     p.k = attn_bhsd(data[1], (attn_dtype)shape->type, B, HKV, SK, shape->d);
     p.v = attn_bhsd(data[2], (attn_dtype)shape->type, B, HKV, SK, shape->dv);
     p.out = attn_bhsd(data[3], (attn_dtype)shape->type, B, HQ, SQ, shape->dv);
-    calls_succeed(attn_query(ctx, ATTN_OP_FORWARD, &p, NULL, NULL, plan));
+    attn_grads g = ATTN_GRADS_INIT;
+    if (shape->backward) {
+        p.lse = attn_bhsd(data[4], ATTN_F32, B, HQ, SQ, 1);
+        g.dout = attn_bhsd(data[5], (attn_dtype)shape->type, B, HQ, SQ, shape->dv);
+        g.dq = attn_bhsd(data[6], (attn_dtype)shape->type, B, HQ, SQ, shape->d);
+        g.dk = attn_bhsd(data[7], (attn_dtype)shape->type, B, HKV, SK, shape->d);
+        g.dv = attn_bhsd(data[8], (attn_dtype)shape->type, B, HKV, SK, shape->dv);
+    }
+    calls_succeed(attn_query(ctx, shape->backward ? ATTN_OP_BACKWARD : ATTN_OP_FORWARD, &p, shape->backward ? &g : NULL,
+                             NULL, plan));
     driver.banks(NULL, 0);
-    calls_succeed(attn_forward(ctx, &p, NULL));
-    for (int n = 0; n < 4; n++) attn_free(ctx, data[n]);
+    calls_succeed(shape->backward ? attn_backward(ctx, &p, &g, NULL) : attn_forward(ctx, &p, NULL));
+    for (int n = 0; n < 9; n++) attn_free(ctx, data[n]);
     attn_destroy(ctx);
 }
 

@@ -12,6 +12,7 @@
 /* Sizes of which no tile is a multiple, and ones of which it is. */
 #define ODD .b = 2, .hq = 4, .hkv = 2, .sq = 37, .sk = 53, .d = 24, .seed = 1
 #define EVEN .b = 1, .hq = 2, .hkv = 1, .sq = 64, .sk = 128, .d = 64, .seed = 2
+#define MANY(columns) .b = 2, .hq = 36, .hkv = 36, .sq = 140, .sk = 150, .d = (columns), .seed = 3
 
 static const int32_t fa443_q[] = {76, 34, 146}, fa443_k[] = {1, 1, 1}, fa1537_q[] = {1, 0, 1}, fa1537_k[] = {3, 0, 5};
 static const int32_t no_queries_q[] = {0, 151, 105, 0}, no_queries_k[] = {317, 218, 105, 384};
@@ -130,6 +131,13 @@ static const struct gradient_case cases[] = {
     {"d1", {.hq = 2, .hkv = 2, .sq = 9, .sk = 11, .d = 1, .dv = 3}, 0, 1, 0, 0},
     {"d160", {.q_type = F16, .hq = 2, .sq = 40, .sk = 70, .d = 160}, F16, 0, 0, 0},
     {"d256", {.q_type = F16, .hq = 2, .sq = 40, .sk = 70, .d = 256}, 0, 1, 0, 0},
+    /* enough heads that a GPU has work for all its multiprocessors and takes its large tiles */
+    {"many-64", {.q_type = F16, MANY(64), .mask = ATTN_CAUSAL}, F16, 0, 0, 1},
+    {"many-64-bf16", {.q_type = BF16, MANY(64), .softcap = 5, .dropout = 0.3f, .dropout_seed = 2}, BF16, 1, 0, 1},
+    {"many-128", {.q_type = F16, MANY(128), .mask = ATTN_CAUSAL | ATTN_WINDOW_LEFT, .left = 60}, F16, 1, 0, 1},
+    {"many-128-bf16", {.q_type = BF16, MANY(128), .alibi = ALIBI_HEADS, .sink = 1}, BF16, 0, 0, 1},
+    {"many-256", {.q_type = F16, MANY(256)}, F16, 0, 0, 1},
+    {"many-256-bf16", {.q_type = BF16, MANY(256), .bias = BIAS_F32, .mask = ATTN_CAUSAL}, BF16, 1, 0, 1},
     {"decode", {.q_type = F16, .b = 3, .hq = 4, .hkv = 2, .sq = 1, .sk = 700, .d = 64, .num_splits = 3}, F16, 1, 0, 0},
     {"bshd", {.q_type = F16, ODD, .layout = LAYOUT_BSHD}, F16, 1, DOUT_TURNED, 0},
     {"projection",

@@ -5,10 +5,7 @@
 
 #include "tensor_shapes.h"
 
-enum {
-    BACKWARD_THREADS = 256,
-    BACKWARD_HEADS = 32 /* of a set: with 108 to 132 multiprocessors some three or four blocks of each are at work */
-};
+enum { BACKWARD_THREADS = 256 };
 
 /* X(module, d, rows, keys, s_warps, k_warps, q_warps, teams): head sizes up to d; query rows of a step, all of one head; keys that a block owns; warps that
  * share the rows of S, the keys of dK, the rows of dQ; 2 teams: one computes S, the other dP. The order is that of preference. */
@@ -20,10 +17,12 @@ enum {
 #define SM80_BACKWARD_SHAPES(X)              \
   X(sm80_backward, 64, 128, 128, 2, 4, 2, 1) \
   X(sm80_backward, 64, 64, 128, 2, 4, 2, 1)  \
+  X(sm80_backward, 64, 32, 64, 2, 4, 2, 1)   \
   X(sm80_backward, 128, 64, 128, 2, 4, 2, 1) \
   X(sm80_backward, 128, 32, 64, 2, 2, 1, 1)  \
   X(sm80_backward, 256, 64, 64, 4, 2, 2, 1)  \
-  X(sm80_backward, 256, 32, 64, 2, 2, 2, 1)
+  X(sm80_backward, 256, 32, 64, 2, 2, 2, 1)  \
+  X(sm80_backward, 256, 32, 32, 2, 1, 1, 2)
 
 #define BACKWARD_SLOTS(asynchronous) ((asynchronous) ? 2 : 1) /* pairs of tiles of Q and dO */
 #define BACKWARD_SLOTS_sm70 BACKWARD_SLOTS(0)
@@ -45,6 +44,7 @@ typedef struct attn_backward_tensor {
     uint32_t *ticket;
     int64_t tiles_of_head;
     int64_t row_blocks, key_blocks; /* bounds by max_q and max_k */
+    int64_t heads_of_set;           /* kv heads whose blocks of keys are taken in turn */
     int32_t eightfold, pad;         /* vector copies of eight reach all rows */
 } attn_backward_tensor;
 

@@ -16,8 +16,8 @@
  *   keep_sum(p)                                           p, a pointer, as it is: no other sum is made of what went into it
  *   add_float(to, x)                                      *to += x in global memory, atomically, in no order
  *   take_ticket(counter)                                  what it was, and one more for the next
- *   results_visible()                                     what this thread has done to global memory is there for all who learn of it
- *   current_turn(counter)                                 what it is
+ *   current_turn(counter)                                 what it is. What its signals came behind, barriers of the block included, is there for this
+ *                                                         thread and, behind a barrier, for its block
  *   wait_for_turn(counter, n, seen) signal_turn(counter)  until it is n; one more. Only for blocks that have taken later tickets. seen: an earlier current_turn
  *   tile_of(p)                                            a tile_address, to which bytes may be added: of shared memory
  * From sm_75 on:

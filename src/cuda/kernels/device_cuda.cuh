@@ -121,19 +121,16 @@ DEVICE void add_float(float *to, float x) { asm volatile("red.global.add.f32 [%0
 
 DEVICE uint32_t take_ticket(uint32_t *counter) { return atomicAdd(counter, 1u); }
 
-DEVICE void results_visible() { __threadfence(); }
-
 DEVICE uint32_t current_turn(const uint32_t *counter)
 {
     uint32_t turn;
-    asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(turn) : "l"(counter) : "memory");
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(turn) : "l"(counter) : "memory");
     return turn;
 }
 
 DEVICE void wait_for_turn(const uint32_t *counter, uint32_t turn, uint32_t seen)
 {
     while (seen != turn) seen = current_turn(counter);
-    __threadfence();
 }
 
 DEVICE void signal_turn(uint32_t *counter)

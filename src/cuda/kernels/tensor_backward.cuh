@@ -445,11 +445,9 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
             if (Teams == 1 || warp() >= TeamWarps) put_scores(dp, t.ds);
             if (StartsLate && more) start_next();
             else if (more) put_row(next, slot ^ 1, t);
-            if (ordered) {
-                results_visible(); // of the step before, which have had time to arrive
-                if (thread_index() == 0) wait_for_turn(p.counters + tile, uint32_t(key_block - first_block(job, w, i)), turn);
-            }
-            block_barrier(); // P and dS are complete; what the step before has added is visible, and it is this block's turn
+            if (ordered && thread_index() == 0)
+                wait_for_turn(p.counters + tile, uint32_t(key_block - first_block(job, w, i)), turn);
+            block_barrier(); // P and dS are complete; all has been added in the step before, and it is this block's turn
             if (signal && thread_index() == 0) signal_turn(signal);
             Tiles::template multiply_tiles<KMB, KNB, Rows, true, true, PPitch, Pitch>(
                 Tiles::template left<true>(t.p, Keys, 0, keys), Tiles::template right<true, true>(dout, D, 0, columns), dv);
@@ -472,8 +470,7 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
             i = next_i, h = next_h;
         }
         finish_copies<Tiles>(); // of K and V, where there was no step
-        if (ordered) results_visible();
-        block_barrier(); // everything is used up, and all that was added is visible
+        block_barrier(); // everything is used up, and all has been added
         if (signal && thread_index() == 0) signal_turn(signal);
         const int count = int(attn_min(Keys, w.seq.k_len - key));
         float *scratch = reinterpret_cast<float *>(t.q) + warp() * (16 * 20);
@@ -488,12 +485,12 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
 
     // Tasks go by sets of heads, in a set by blocks of keys, and for these by heads: so some blocks at work read the same Q and dO, and those of
     // one head are steps apart.
-    DEVICE void find_task(int64_t task, int64_t heads, int64_t key_blocks, int64_t &head, int64_t &key_block)
+    DEVICE void find_task(const attn_backward_tensor &p, int64_t task, int64_t heads, int64_t &head, int64_t &key_block)
     {
-        const int64_t set = task / (BACKWARD_HEADS * key_blocks), rest = task % (BACKWARD_HEADS * key_blocks),
-                      count = attn_min(BACKWARD_HEADS, heads - set * BACKWARD_HEADS);
+        const int64_t size = p.heads_of_set * p.key_blocks, set = task / size, rest = task % size,
+                      count = attn_min(p.heads_of_set, heads - set * p.heads_of_set);
         key_block = rest / count;
-        head = set * BACKWARD_HEADS + rest % count;
+        head = set * p.heads_of_set + rest % count;
     }
 
     DEVICE void backward(const attn_backward_tensor &p)
@@ -509,7 +506,7 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
             const int64_t task = *t.ticket;
             int64_t head, key_block;
             if (task >= tasks) return;
-            find_task(task, heads, p.key_blocks, head, key_block);
+            find_task(p, task, heads, head, key_block);
             if (thread_index() == 0) {
                 w.b = head / job.heads_kv, w.hkv = head % job.heads_kv;
                 w.seq = attn_sequence_of(&job, w.b);
