@@ -124,19 +124,19 @@ DEVICE uint32_t take_ticket(uint32_t *counter) { return atomicAdd(counter, 1u); 
 DEVICE uint32_t current_turn(const uint32_t *counter)
 {
     uint32_t turn;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(turn) : "l"(counter) : "memory");
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(turn) : "l"(counter) : "memory");
     return turn;
 }
 
 DEVICE void wait_for_turn(const uint32_t *counter, uint32_t turn, uint32_t seen)
 {
     while (seen != turn) seen = current_turn(counter);
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
 DEVICE void signal_turn(uint32_t *counter)
 {
-    __threadfence();
-    atomicAdd(counter, 1u);
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 
 DEVICE void mma_complete() {} /* the instruction is synchronous; the emulator's is not */

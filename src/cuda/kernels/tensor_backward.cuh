@@ -139,6 +139,7 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
 
     DEVICE int lane() { return Tiles::lane(); }
     DEVICE int warp() { return int(thread_index()) >> 5; }
+    DEVICE bool is_signaller() { return thread_index() == BACKWARD_THREADS - 1; } // not in the warp that waits for turns
     DEVICE int score_row() { return 16 * SMB * (warp() % SWarps); }
     DEVICE int score_key() { return 16 * SNB * (warp() % TeamWarps / SWarps); }
 
@@ -399,8 +400,11 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
         }
         const int first = int(w.row), end = int(w.rows); // of queries; the first is that of a block
         const int64_t steps = end > first ? attn_ceil_div(end - first, Rows) * job.group : 0;
+        // Rows go from the last to the first: a causal mask leaves the later blocks of keys fewer of them, all these end with, so that nobody waits
+        // for who has begun with others.
+        const int last = steps > 0 ? first + (end - 1 - first) / Rows * Rows : first;
         int64_t h = w.hkv * job.group;
-        int i = first, slot = 0;
+        int i = last, slot = 0;
         uint32_t *signal = nullptr;
         const band sees = band_of(job, w);
         const int64_t first_tile = attn_backward_tile(&job, w.b, 0, Rows);
@@ -420,17 +424,18 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
         for (int64_t step = 0; step < steps; step++, slot ^= 1) {
             const int at = Slots > 1 ? slot * Rows * Pitch : 0, next_at = Slots > 1 ? (slot ^ 1) * Rows * Pitch : 0;
             const char *q = t.q + at, *dout = t.dout + at;
-            const bool same_head = i + Rows < end;
-            const int next_i = same_head ? i + Rows : first;
+            const bool same_head = i > first;
+            const int next_i = same_head ? i - Rows : last;
             const int64_t next_h = same_head ? h : h + 1;
             const int64_t tile = h * p.tiles_of_head + first_tile + i / Rows;
             row_values next = {0, 0};
             scores s, dp;
             finish_copies<Tiles>();
-            block_barrier(); // Q, dO and their rows are complete; P, dS and the other buffers are used up
+            block_barrier(); // Q, dO and their rows are complete; P, dS and the other buffers are used up; dQ has been added
+            if (Tiles::Asynchronous && signal && is_signaller()) signal_turn(signal);
             const auto start_next = [&] {
-                q_from = same_head ? q_from + 2 * Rows * job.q.stride[2] : first_copy(job.q, w, next_h, next_i);
-                dout_from = same_head ? dout_from + 2 * Rows * job.dout.stride[2] : first_copy(job.dout, w, next_h, next_i);
+                q_from = same_head ? q_from - 2 * Rows * job.q.stride[2] : first_copy(job.q, w, next_h, next_i);
+                dout_from = same_head ? dout_from - 2 * Rows * job.dout.stride[2] : first_copy(job.dout, w, next_h, next_i);
                 start_rows(job.q, q_from, q_len - next_i, dk_columns, eightfold, t.q + next_at, q_way);
                 start_rows(job.dout, dout_from, q_len - next_i, dv_columns, eightfold, t.dout + next_at, dout_way);
                 next = load_row(p, w, next_h, next_i);
@@ -447,8 +452,19 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
             else if (more) put_row(next, slot ^ 1, t);
             if (ordered && thread_index() == 0)
                 wait_for_turn(p.counters + tile, uint32_t(key_block - first_block(job, w, i)), turn);
-            block_barrier(); // P and dS are complete; all has been added in the step before, and it is this block's turn
-            if (signal && thread_index() == 0) signal_turn(signal);
+            block_barrier(); // P and dS are complete, and it is this block's turn
+            const auto add_to_dq = [&] {
+                if (!p.dq) return;
+                float dq[QMB][QNB][8];
+                clear(dq);
+                Tiles::template multiply_tiles<QMB, QNB, Keys, false, true, PPitch, Pitch>(
+                    Tiles::template left<false>(t.ds, Keys, dq_row, 0), Tiles::template right<false, true>(t.k, D, 0, dq_column), dq);
+                add_dq(p.dq + tile * (Rows * D), dq);
+            };
+            // Additions arrive behind other products before the turn is passed on: here those of dV and dK, or, where dQ comes last to hide the
+            // way of the next rows, the next scores.
+            if (Tiles::Asynchronous) add_to_dq();
+            else if (signal && is_signaller()) signal_turn(signal);
             Tiles::template multiply_tiles<KMB, KNB, Rows, true, true, PPitch, Pitch>(
                 Tiles::template left<true>(t.p, Keys, 0, keys), Tiles::template right<true, true>(dout, D, 0, columns), dv);
             Tiles::template multiply_tiles<KMB, KNB, Rows, true, true, PPitch, Pitch>(
@@ -459,19 +475,13 @@ template <class Tiles, int D, int Rows, int Keys, int SWarps, int KWarps, int QW
                 put_rows(job.q, q_from, q_len - next_i, dk_columns, eightfold, t.q, q_way);
                 put_rows(job.dout, dout_from, q_len - next_i, dv_columns, eightfold, t.dout, dout_way);
             }
-            if (p.dq) {
-                float dq[QMB][QNB][8];
-                clear(dq);
-                Tiles::template multiply_tiles<QMB, QNB, Keys, false, true, PPitch, Pitch>(
-                    Tiles::template left<false>(t.ds, Keys, dq_row, 0), Tiles::template right<false, true>(t.k, D, 0, dq_column), dq);
-                add_dq(p.dq + tile * (Rows * D), dq);
-                if (ordered) signal = p.counters + tile;
-            }
+            if (!Tiles::Asynchronous) add_to_dq();
+            if (ordered) signal = p.counters + tile;
             i = next_i, h = next_h;
         }
         finish_copies<Tiles>(); // of K and V, where there was no step
         block_barrier(); // everything is used up, and all has been added
-        if (signal && thread_index() == 0) signal_turn(signal);
+        if (signal && is_signaller()) signal_turn(signal);
         const int count = int(attn_min(Keys, w.seq.k_len - key));
         float *scratch = reinterpret_cast<float *>(t.q) + warp() * (16 * 20);
         const int64_t at = w.seq.k_row + key;
