@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's scaled_dot_product_attention on a GPU beside `attn bench --device cuda`, at the same shapes.
+"""PyTorch's scaled_dot_product_attention on a GPU beside `attn bench --device cuda --graph`, at the same shapes.
 
 Each backend of PyTorch is a contestant of its own: flash, cuDNN, memory-efficient and plain products ("math"); those
-that refuse a case are reported with PyTorch's reason. Results are compared with float64 first. Calls are replayed from a
-CUDA graph, so that no Python stands between them, and timed by events. Twice: over arrays that take turns and together
-exceed the GPU's cache, and over the same arrays again and again, which is what `attn bench` does.
+that refuse a case are reported with PyTorch's reason. Results are compared with float64 first. Calls of both sides are
+replayed from a CUDA graph, so that no host stands between them; PyTorch's replays are timed by events, attn's by the host
+that waits for them. PyTorch's twice: over arrays that take turns and together exceed the GPU's cache, and over the same
+arrays again and again, which is what `attn bench` does.
 
 With --backward the gradients of Q, K and V are measured instead: attn's, in order, beside PyTorch under
 use_deterministic_algorithms(True); with --unordered as well, attn's in any order beside PyTorch as it comes.
@@ -60,7 +61,7 @@ def copies_of(case):
 
 def bench_command(attn, case, device, what=FORWARD):
     shape = ",".join(str(n) for n in case.shape[:6])
-    return [attn, "bench", "--device", f"cuda:{device}", "--json", "--shape", shape, "--dtype", case.dtype,
+    return [attn, "bench", "--device", f"cuda:{device}", "--graph", "--json", "--shape", shape, "--dtype", case.dtype,
             *(["--causal"] if case.causal else []), *what]
 
 
@@ -227,8 +228,8 @@ def main():
         print(f"SKIP: PyTorch: {worker.reason(error)}")
         return 77
     about, rows = rival.about(), []
-    print(f"PyTorch {about['torch']}, CUDA {about['cuda']}, cuDNN {about['cudnn']}, {about['gpu']}; ms, PyTorch by its "
-          "backends over rotated/the same arrays, best/attn over the same")
+    print(f"PyTorch {about['torch']}, CUDA {about['cuda']}, cuDNN {about['cudnn']}, {about['gpu']}; ms of calls in "
+          "CUDA graphs, PyTorch by its backends over rotated/the same arrays, best/attn over the same")
     for case in cases:
         rows.append({"shape": ",".join(str(n) for n in case.shape[:6]), "dtype": case.dtype, "causal": case.causal,
                      "attn": run_attn(options.attn, case, options.device, what) if options.attn else None,

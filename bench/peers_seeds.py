@@ -5,10 +5,11 @@
     bench/peers_seeds.py --attn build/release/attn --device cuda --markdown
     bench/peers_seeds.py --attn build/release/attn --device cpu --markdown
 
-Times are of a call over the same arrays; that of backward is of the gradients alone. On a GPU attn's gradients are
-measured twice, in a fixed order and (unordered) in any, beside PyTorch's as they come. Memory is what is taken at most
-beyond the inputs: the results and, by attn, its workspace, by PyTorch all that its allocator counts. Backward's is that of
-forward and backward together, with the output and whatever else the forward keeps. saved is 1 - attn / PyTorch.
+Times are of a call over the same arrays; that of backward is of the gradients alone. On a GPU the calls of both sides are
+replayed from CUDA graphs (`attn bench --graph`), and attn's gradients are measured twice, in a fixed order and (unordered)
+in any, beside PyTorch's as they come. Memory is what is taken at most beyond the inputs: the results and, by attn, its
+workspace, by PyTorch all that its allocator counts. Backward's is that of forward and backward together, with the output
+and whatever else the forward keeps. saved is 1 - attn / PyTorch.
 """
 import argparse
 import importlib.util
@@ -77,7 +78,9 @@ def run_attn(options, deadline):
     """{(case, op): row of `attn bench` or {"error"}}, by one process and, on a GPU, one more for any order."""
     command = [options.attn, "bench", "--suite", "seeds", "--json", "--dtype", options.dtype, "--device", options.device,
                "--seconds", str(options.seconds)]
-    if not is_gpu(options.device):
+    if is_gpu(options.device):
+        command += ["--graph"]
+    else:
         command += ["--threads", str(options.threads)]
     found = {}
 
@@ -257,7 +260,8 @@ def main():
     except (ImportError, OSError) as error:
         print(f"SKIP: PyTorch: {worker.reason(error)}")
         return 77
-    print(f"attn bench on {options.device} ...", file=sys.stderr)
+    how = ", calls in CUDA graphs on both sides" if is_gpu(options.device) else ""
+    print(f"attn bench on {options.device}{how} ...", file=sys.stderr)
     found = run_attn(options, Deadline(30 * options.minutes))
     rows = []
     print(text_line([head.format(options.backend) for head in HEADS]))

@@ -29,7 +29,7 @@ class Words(unittest.TestCase):
     def test_command(self):
         case = peers_cuda.parse_case("1,8,8,512,512,64:f32:causal")
         self.assertEqual(" ".join(peers_cuda.bench_command("attn", case, 2)),
-                         "attn bench --device cuda:2 --json --shape 1,8,8,512,512,64 --dtype f32 --causal")
+                         "attn bench --device cuda:2 --graph --json --shape 1,8,8,512,512,64 --dtype f32 --causal")
         self.assertEqual(peers_cuda.bench_command("attn", case, 0, peers_cuda.UNORDERED)[-3:],
                          ["--causal", "--backward", "--unordered"])
 

@@ -60,7 +60,7 @@ class Attn(unittest.TestCase):
     def test_gpu(self):
         found, called = self.run_with("cuda:1", (0, json.dumps([row("forward"), row("backward", 5.0)]), ""),
                                       (0, json.dumps([row("backward", 3.0)]), ""))
-        self.assertEqual(called[0], "attn bench --suite seeds --json --dtype f16 --device cuda:1 --seconds 0.2".split())
+        self.assertEqual(called[0], "attn bench --suite seeds --json --dtype f16 --device cuda:1 --seconds 0.2 --graph".split())
         self.assertEqual(called[1], called[0] + ["--backward", "--unordered"])
         self.assertEqual([found[CASE, op]["median_ms"] for op in peers_seeds.OPS], [2.0, 5.0, 3.0])
 
@@ -68,6 +68,7 @@ class Attn(unittest.TestCase):
         found, called = self.run_with("cpu", (0, json.dumps([row("forward"), row("backward")]), ""))
         self.assertEqual([op for _, op in found], ["forward", "backward"])
         self.assertIn("--threads", called[0])
+        self.assertNotIn("--graph", called[0])
 
     def test_a_wrong_result_is_no_figure(self):
         found, _ = self.run_with("cpu", (1, json.dumps([row("forward"), row("backward", verified=False)]), "attn: wrong"))

@@ -14,7 +14,7 @@ struct bench_options {
     int suite;    /* index into bench_suite_words, or BENCH_NOT_GIVEN */
     int dtype;    /* index into cli_float_types, or BENCH_NOT_GIVEN */
     int kv_dtype; /* index into cli_kv_types, or BENCH_NOT_GIVEN */
-    int backward, unordered, causal, v_in_k, no_verify, json, list, steps, copies;
+    int backward, unordered, causal, v_in_k, no_verify, json, list, steps, copies, graph;
     int32_t backend, ordinal; /* --device */
     int64_t threads;          /* 0: the library's default */
     int64_t repeat;           /* 0: a time budget instead */
@@ -89,6 +89,8 @@ int bench_new_tensor(struct bench_run *run, attn_dtype type, int64_t heads, int6
 /* The index of the GPU that --device names, as in attn_device_get; 0: none. */
 int32_t bench_gpu(const struct bench_options *options);
 
+/* So many calls; on a GPU they are on the stream of `exec` then, else done. */
+int bench_put(const struct bench_run *run, const attn_exec *exec, int64_t calls);
 /* So many calls and, on a GPU, one wait behind them; the seconds that one took. */
 int bench_call(struct bench_run *run, int64_t calls, double *seconds);
 /* How many calls make one measured time: 1, on a GPU as many as fill a few ms. */
@@ -105,6 +107,12 @@ int bench_forward_first(struct bench_run *run);
 int bench_verify_gradients(struct bench_run *run);
 /* Seconds for each ceiling and for warming up. */
 double bench_aside(const struct bench_options *options);
+/* --graph: a graph of the run's batch of calls, for bench_graph_close also after a failure. A replay waits for its end and
+ * gives the seconds of one call. */
+struct bench_graph;
+int bench_graph_open(struct bench_run *run, struct bench_graph **graph);
+int bench_graph_replay(const struct bench_run *run, const struct bench_graph *graph, double *seconds);
+void bench_graph_close(struct bench_graph *graph); /* NULL: nothing */
 /* Ceilings, warm-up, then the measured calls. */
 int bench_measure(struct bench_run *run);
 

@@ -51,6 +51,7 @@ static void print_group(const struct bench_run *run)
     printf("\n%s%s on %s: kernel %s (%s)", op_name(run->c), run->c->lse && !run->c->backward ? " with LSE" : "",
            cli_backend_name(plan->backend), plan->kernel, plan->isa);
     if (plan->threads) printf(", %d thread%s", (int)plan->threads, plan->threads == 1 ? "" : "s");
+    if (run->options->graph) printf(", replayed from a CUDA graph");
     int cuda = plan->backend == ATTN_BACKEND_CUDA;
     printf("\n%-24s %-5s %-8s %-6s %10s %10s %9s %8s %6s  %-15s %s\n", "B,HQ,HKV,SQ,SK,D[,DV]", "type", "k and v",
            "mask", "median ms", "min ms", "GFLOP/s", "GB/s", cuda ? "batch" : "share",
@@ -141,6 +142,7 @@ void bench_json_row(struct cli_json *json, const struct bench_run *run)
     cli_json_real(json, "median_ms", 1e3 * run->median);
     cli_json_real(json, "min_ms", 1e3 * run->least);
     cli_json_int(json, "batch", run->batch);
+    cli_json_bool(json, "graph", run->options->graph);
     cli_json_real(json, "waited_ms", 1e3 * run->waited);
     cli_json_real(json, "tflops", 1e-12 * run->flops / run->median);
     cli_json_real(json, "gbps", 1e-9 * run->bytes / run->median);

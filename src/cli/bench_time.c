@@ -11,19 +11,30 @@
 #define BATCH 0.01 /* seconds of calls between two waits */
 #define ASIDE 0.1  /* seconds for each ceiling and for warming up, less where the budget is smaller */
 
-enum { REPEATS_MIN = 3, REPEATS_MAX = 100000, BATCH_MAX = 1000, WAITED = 5 };
+/* A graph keeps its calls in memory, so it has fewer. */
+enum { REPEATS_MIN = 3, REPEATS_MAX = 100000, BATCH_MAX = 1000, GRAPH_MAX = 500, WAITED = 5 };
 
-/* Calls on a GPU return when they are on the default stream, calls on the CPU with the result. */
+static int check(const struct bench_run *run, attn_status status)
+{
+    return status == ATTN_OK ? CLI_OK : cli_fail_library(status, run->c->backward ? "attn_backward" : "attn_forward");
+}
+
+int bench_put(const struct bench_run *run, const attn_exec *exec, int64_t calls)
+{
+    attn_status status = ATTN_OK;
+    for (int64_t n = 0; n < calls && status == ATTN_OK; n++)
+        status = run->c->backward ? attn_backward(run->context, &run->problem, &run->grads, exec)
+                                  : attn_forward(run->context, &run->problem, exec);
+    return check(run, status);
+}
+
 int bench_call(struct bench_run *run, int64_t calls, double *seconds)
 {
     double start = cli_now();
-    attn_status status = ATTN_OK;
-    for (int64_t n = 0; n < calls && status == ATTN_OK; n++)
-        status = run->c->backward ? attn_backward(run->context, &run->problem, &run->grads, &run->exec)
-                                  : attn_forward(run->context, &run->problem, &run->exec);
-    if (status == ATTN_OK && run->host) status = attn_sync(run->context, NULL);
+    int status = bench_put(run, &run->exec, calls);
+    if (!status && run->host) status = check(run, attn_sync(run->context, NULL));
     *seconds = (cli_now() - start) / (double)calls;
-    return status == ATTN_OK ? CLI_OK : cli_fail_library(status, run->c->backward ? "attn_backward" : "attn_forward");
+    return status;
 }
 
 int bench_choose_batch(struct bench_run *run)
@@ -35,7 +46,7 @@ int bench_choose_batch(struct bench_run *run)
     for (int n = 0; n < WAITED && !status; n++) status = bench_call(run, 1, &waited[n]);
     if (status) return status;
     run->waited = cli_median(waited, WAITED);
-    run->batch = (int64_t)fmin(fmax(BATCH / run->waited, 1), BATCH_MAX);
+    run->batch = (int64_t)fmin(fmax(BATCH / run->waited, 1), run->options->graph ? GRAPH_MAX : BATCH_MAX);
     return CLI_OK;
 }
 
@@ -55,12 +66,12 @@ static int warm_up(struct bench_run *run)
     return CLI_OK;
 }
 
-static int time_calls(struct bench_run *run, double *times, int64_t most)
+static int time_calls(struct bench_run *run, const struct bench_graph *graph, double *times, int64_t most)
 {
     double spent = 0;
     int64_t n = 0;
     while (n < most && (run->options->repeat || n < REPEATS_MIN || spent < budget(run->options))) {
-        int status = bench_call(run, run->batch, &times[n]);
+        int status = graph ? bench_graph_replay(run, graph, &times[n]) : bench_call(run, run->batch, &times[n]);
         if (status) return status;
         spent += times[n++] * (double)run->batch;
     }
@@ -84,11 +95,14 @@ int bench_measure(struct bench_run *run)
 {
     int64_t most = run->options->repeat ? run->options->repeat : REPEATS_MAX;
     double *times = malloc((size_t)most * sizeof *times);
+    struct bench_graph *graph = NULL;
     if (!times) return cli_fail(CLI_CANNOT, "--repeat: out of memory");
     int status = measure_ceilings(run);
     if (!status) status = warm_up(run);
     if (!status) status = bench_choose_batch(run);
-    if (!status) status = time_calls(run, times, most);
+    if (!status && run->options->graph) status = bench_graph_open(run, &graph);
+    if (!status) status = time_calls(run, graph, times, most);
+    bench_graph_close(graph);
     free(times);
     return status;
 }

@@ -41,6 +41,7 @@ static const char help[] = "Usage: attn bench [OPTIONS]\n"
                            "                  made. Warming up and ceilings take a fifth of it more, and\n"
                            "                  no more than 0.3 s\n"
                            "  --repeat N      Exactly N calls instead (on a GPU N batches, see below)\n"
+                           "  --graph         Calls as replays of a CUDA graph (--device cuda), see below\n"
                            "  --no-verify     Do not compare\n"
                            "  --json          Print JSON\n"
                            "  --list          Print the cases and measure nothing; with --json as JSON\n"
@@ -66,8 +67,9 @@ static const char help[] = "Usage: attn bench [OPTIONS]\n"
                            "\n"
                            "With --device auto the arrays lie in ordinary memory, and where a GPU is sooner\n"
                            "it is taken: then copies there and back are a part of each call.\n"
-                           "\n"
-                           "On a GPU (--device cuda) all arrays lie in its memory. Calls are put on the\n"
+                           "\n";
+
+static const char more[] = "On a GPU (--device cuda) all arrays lie in its memory. Calls are put on the\n"
                            "default stream in batches that take about 10 ms, or are one call where that is\n"
                            "more; the program waits for each batch, and the time of a batch, divided by its\n"
                            "calls, is one of those that median and least are taken of. So starting a call\n"
@@ -75,16 +77,20 @@ static const char help[] = "Usage: attn bench [OPTIONS]\n"
                            "median of five calls that are waited for one by one, as a program sees it that\n"
                            "needs each result at once. The same arrays are used in each call: what fits\n"
                            "into the GPU's cache is read from there. No ceiling of a GPU is known here.\n"
-                           "\n";
-
-static const char more[] = "JSON is an array of {\"op\", \"device\", \"kernel\", \"isa\", \"dtype\", \"kv_dtype\",\n"
+                           "\n"
+                           "With --graph a batch, of at most 500 calls, is captured into a CUDA graph once,\n"
+                           "and its replays are timed, each with a wait behind it: how soon the program can\n"
+                           "start a small call does not count then. waited ms is without a graph, as ever.\n"
+                           "\n"
+                           "JSON is an array of {\"op\", \"device\", \"kernel\", \"isa\", \"dtype\", \"kv_dtype\",\n"
                            "\"shape\": {\"batch\", \"heads_q\", \"heads_kv\", \"seq_q\", \"seq_k\", \"head_dim\",\n"
                            "\"head_dim_v\"}, \"causal\", \"v_in_k\", \"threads\", \"flops\", \"bytes\",\n"
-                           "\"workspace_bytes\", \"repeats\", \"median_ms\", \"min_ms\", \"batch\", \"waited_ms\",\n"
-                           "\"tflops\", \"gbps\", \"fraction_of_peak\", \"peak\": {\"kind\", \"value\"},\n"
-                           "\"verified\"}. verified is null with --no-verify, peak is null where no ceiling\n"
-                           "is known, waited_ms on the CPU, times are null where the result was wrong.\n"
-                           "workspace_bytes is what a call needs besides its arrays.\n"
+                           "\"workspace_bytes\", \"repeats\", \"median_ms\", \"min_ms\", \"batch\", \"graph\",\n"
+                           "\"waited_ms\", \"tflops\", \"gbps\", \"fraction_of_peak\", \"peak\": {\"kind\",\n"
+                           "\"value\"}, \"verified\"}. verified is null with --no-verify, peak is null where no\n"
+                           "ceiling is known, waited_ms on the CPU, times are null where the result was\n"
+                           "wrong. graph is true with --graph. workspace_bytes is what a call needs besides\n"
+                           "its arrays.\n"
                            "\n"
                            "--steps is for one --shape and compares with other programs: their measurements\n"
                            "can be taken in turn, so that all see the same drift of the machine. It prints\n"
@@ -116,6 +122,8 @@ static int check_use(const struct bench_options *o)
         return cli_fail(CLI_BAD_INPUT, "--unordered is for backward: --backward, --suite seeds or --suite train");
     if (o->copies && (o->suite != BENCH_NOT_GIVEN || o->shapes.count || o->steps))
         return cli_fail(CLI_BAD_INPUT, "--copies measures no case: it excludes --shape, --suite and --steps");
+    if (o->graph && (o->steps || o->copies))
+        return cli_fail(CLI_BAD_INPUT, "--graph and %s exclude each other", o->steps ? "--steps" : "--copies");
     if (o->list && (o->steps || o->copies))
         return cli_fail(CLI_BAD_INPUT, "--list and %s exclude each other", o->steps ? "--steps" : "--copies");
     if (!o->steps) return CLI_OK;
@@ -145,6 +153,7 @@ static int parse_options(int argc, char **argv, struct bench_options *o)
         {.name = "--threads", .kind = CLI_INT, .target = &o->threads, .low = 1, .high = 1024},
         {.name = "--repeat", .kind = CLI_INT, .target = &o->repeat, .low = 1, .high = 1000000},
         {.name = "--seconds", .kind = CLI_REAL, .target = &o->seconds, .low = 0, .high = 3600},
+        {.name = "--graph", .kind = CLI_FLAG, .target = &o->graph},
         {.name = "--no-verify", .kind = CLI_FLAG, .target = &o->no_verify},
         {.name = "--json", .kind = CLI_FLAG, .target = &o->json},
         {.name = "--list", .kind = CLI_FLAG, .target = &o->list},
@@ -155,7 +164,10 @@ static int parse_options(int argc, char **argv, struct bench_options *o)
     if (status) return status;
     if (words) return cli_fail(CLI_BAD_INPUT, "bench takes no file; got '%s'", argv[0]);
     status = check_use(o);
-    return status ? status : cli_parse_device("--device", device, &o->backend, &o->ordinal);
+    if (!status) status = cli_parse_device("--device", device, &o->backend, &o->ordinal);
+    if (!status && o->graph && !bench_gpu(o))
+        status = cli_fail(CLI_BAD_INPUT, "--graph captures calls on arrays of a GPU: it needs --device cuda");
+    return status;
 }
 
 /* What a case may take where it lies: host memory that is left, besides that of the ceilings, or a GPU's. */

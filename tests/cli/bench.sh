@@ -13,7 +13,7 @@ measured() {
   same "$text: one line" "$(wc -l < stdout)" 1
 }
 
-times='"repeats":3,"median_ms":N,"min_ms":N,"batch":1,"waited_ms":null,"tflops":N,"gbps":N,"fraction_of_peak":N'
+times='"repeats":3,"median_ms":N,"min_ms":N,"batch":1,"graph":false,"waited_ms":null,"tflops":N,"gbps":N,"fraction_of_peak":N'
 measured 'bench: every key' --shape 1,2,1,3,5,4 --device reference
 # Five keys of 4 + 4 floats; 15 pairs of two heads, 2 (4 + 4) operations each.
 same 'bench: every key' "$(sed -E 's/"(fma_f32|read)"/K/' <<< "$rows")" '[{"op":"forward","device":"reference",'\
@@ -186,6 +186,11 @@ bad 2 '--backward and --v-in-k exclude each other' bench --backward --v-in-k
 bad 2 '--backward and --copies exclude each other' bench --backward --copies
 bad 2 '--backward takes keys and values of f32, f16 or bf16, not q8_0' bench --backward --kv-dtype q8_0 --shape 1,1,1,1,1,32
 bad 2 '--suite prefill has no such case' bench --backward --suite prefill --kv-dtype q8_0
+for device in auto cpu reference; do
+  bad 2 '--graph captures calls on arrays of a GPU: it needs --device cuda' bench --graph --device $device
+done
+bad 2 '--graph and --steps exclude each other' bench --graph --device cuda --steps
+bad 2 '--graph and --copies exclude each other' bench --graph --device cuda --copies
 bad 2 "unknown option '--backwards'" bench --backwards
 
 # What was measured before an error is whole.

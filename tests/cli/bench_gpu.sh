@@ -10,10 +10,10 @@ else
   gpu=(--device cuda)
 
   measured 'bench on a GPU: every key' "${gpu[@]}" --shape 1,2,1,3,5,4
-  same 'bench on a GPU: every key' "$(sed -E 's/"batch":[0-9]+,"waited/"batch":N,"waited/' <<< "$rows")" '[{"op":"forward",'\
+  same 'bench on a GPU: every key' "$(sed -E 's/"batch":[0-9]+,"graph/"batch":N,"graph/' <<< "$rows")" '[{"op":"forward",'\
 '"device":"cuda","kernel":"forward_simt","isa":"simt","dtype":"f32","kv_dtype":"f32","shape":{"batch":1,"heads_q":2,'\
 '"heads_kv":1,"seq_q":3,"seq_k":5,"head_dim":4,"head_dim_v":4},"causal":false,"v_in_k":false,"threads":0,'\
-'"flops":480,"bytes":160,"workspace_bytes":W,"repeats":3,"median_ms":N,"min_ms":N,"batch":N,"waited_ms":N,"tflops":N,"gbps":N,'\
+'"flops":480,"bytes":160,"workspace_bytes":W,"repeats":3,"median_ms":N,"min_ms":N,"batch":N,"graph":false,"waited_ms":N,"tflops":N,"gbps":N,'\
 '"fraction_of_peak":null,"peak":null,"verified":true}]'
 
   # Whole and in windows, several heads and sequences, more keys than are filled at once.
@@ -41,6 +41,19 @@ else
   holds 'bench on a GPU: columns' "$(sed -n 5p stdout)" ' batch  waited ms '
   same 'bench on a GPU: rows' "$(tail -n 2 stdout | cut -c1-46)" '1,2,1,3,5,4              f32   f32      causal
 16,8,8,1,4,96,64         f32   f32      causal'
+
+  # A graph: forward, with splits and so a workspace, backward.
+  for words in '--shape 1,2,2,64,64,64' '--shape 1,2,1,1,2100,64' '--backward --shape 1,2,1,20,70,16' \
+    '--backward --unordered --shape 1,2,1,20,70,16'; do
+    measured "bench --graph: $words" "${gpu[@]}" --graph --dtype f16 $words
+    holds "bench --graph: $words" "$rows" ',"graph":true,"waited_ms":N,'
+    holds "bench --graph: $words" "$rows" '"repeats":3,"median_ms":N,'
+    holds "bench --graph: $words" "$rows" '"verified":true}]'
+  done
+  good 'bench --graph: so many replays' bench "${gpu[@]}" --graph --repeat 4 --json --shape 1,1,1,1,1,1 --shape 1,1,1,2,2,2
+  same 'bench --graph: so many replays' "$(grep -o '"repeats":4,' stdout | wc -l)" 2
+  good 'bench --graph as a table' bench "${gpu[@]}" --graph --seconds 0 --shape 1,2,1,3,5,4
+  same 'bench --graph as a table' "$(sed -n 4p stdout)" 'forward on cuda: kernel forward_simt (simt), replayed from a CUDA graph'
 
   small=(bench "${gpu[@]}" --steps --shape 1,2,1,3,5,4)
   answers='{"ms":N} {"value":null} {"value":null} {"ms":N} ' steps 'on a GPU' 0 'run\nfma\nread\nrun\n'
@@ -75,5 +88,19 @@ else
   bad 4 'filling the tensors: device error' bench "${gpu[@]}" --shape 1,1,1,8,8,64
   export EMULATOR_FAIL=cuLaunchKernel:1:719
   bad 4 'attn_forward: device error: cuLaunchKernel: ' bench "${gpu[@]}" --shape 1,1,1,8,8,64 --json
+
+  graph=(bench "${gpu[@]}" --graph --seconds 0 --json --shape 1,1,1,8,8,64)
+  fails() { # STATUS SYMBOL CODE NAME [NTH]
+    export EMULATOR_FAIL=$2:${5-1}:$3
+    bad $1 "--graph: $2: CUDA_ERROR_$4 ($3)" "${graph[@]}"
+  }
+  fails 3 cuStreamCreate 2 OUT_OF_MEMORY
+  fails 4 cuStreamBeginCapture_v2 900 STREAM_CAPTURE_UNSUPPORTED
+  fails 4 cuStreamEndCapture 901 STREAM_CAPTURE_INVALIDATED
+  fails 3 cuGraphInstantiateWithFlags 2 OUT_OF_MEMORY
+  fails 4 cuGraphLaunch 719 LAUNCH_FAILED
+  fails 4 cuGraphLaunch 719 LAUNCH_FAILED 2
+  export EMULATOR_FAIL=cuLaunchKernel:7:719 # the first one of the capture
+  bad 4 'attn_forward: device error: cuLaunchKernel: ' "${graph[@]}"
   unset EMULATOR_FAIL ATTN_CUDA_DRIVER
 fi
