@@ -63,7 +63,7 @@ else
   bad 3 '--shape 1,8,8,1048576,1048576,64 f32: out of memory: it takes 2.15 GB, there are 1.07' bench "${gpu[@]}" \
     --shape 1,8,8,1048576,1048576,64
   good 'bench --backward on a GPU' bench --backward --unordered "${gpu[@]}" --seconds 0 --json --dtype f16 --shape 1,2,1,20,70,16
-  holds 'bench --backward on a GPU' "$(cat stdout)" '"kernel":"backward_simt"'
+  holds 'bench --backward on a GPU' "$(cat stdout)" '"kernel":"backward_sm70_d64_64x128"'
   holds 'bench --backward on a GPU' "$(cat stdout)" '"verified":true'
   good 'bench --copies' bench --device cuda --copies
   holds 'bench --copies' "$(cat stdout)" '268435456 bytes '

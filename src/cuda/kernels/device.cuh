@@ -16,9 +16,9 @@
  *   keep_sum(p)                                           p, a pointer, as it is: no other sum is made of what went into it
  *   add_float(to, x)                                      *to += x in global memory, atomically, in no order
  *   take_ticket(counter)                                  what it was, and one more for the next
- *   current_turn(counter)                                 what it is. What its signals came behind, barriers of the block included, is there for this
- *                                                         thread and, behind a barrier, for its block
- *   wait_for_turn(counter, n, seen) signal_turn(counter)  until it is n; one more. Only for blocks that have taken later tickets. seen: an earlier current_turn
+ *   current_turn(counter)                                 what it is
+ *   wait_for_turn(counter, n, seen) signal_turn(counter)  until it is n; one more. Only for blocks that have taken later tickets. seen: an earlier current_turn.
+ *                                                         What its block did before the barrier in front of a signal is there for who waits and, behind a barrier, his block
  *   tile_of(p)                                            a tile_address, to which bytes may be added: of shared memory
  * From sm_75 on:
  *   load_matrices(r, row) load_matrices_transposed(r, row)   ldmatrix: four 8 x 8 of 16-bit elements, a row's address a lane

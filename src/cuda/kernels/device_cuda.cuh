@@ -121,17 +121,26 @@ DEVICE void add_float(float *to, float x) { asm volatile("red.global.add.f32 [%0
 
 DEVICE uint32_t take_ticket(uint32_t *counter) { return atomicAdd(counter, 1u); }
 
+/* An acquiring load, or a plain one and a fence behind the last. On an H200 the fence costs 4 % of the backward; on sm_70 an acquiring load is
+ * waited for where it stands, which by the model costs more than a tenth. */
+#if __CUDA_ARCH__ >= 800
+#  define LOAD_TURN "ld.acquire.gpu.global.u32 %0, [%1];"
+#else
+#  define LOAD_TURN "ld.relaxed.gpu.global.u32 %0, [%1];"
+#endif
 DEVICE uint32_t current_turn(const uint32_t *counter)
 {
     uint32_t turn;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(turn) : "l"(counter) : "memory");
+    asm volatile(LOAD_TURN : "=r"(turn) : "l"(counter) : "memory");
     return turn;
 }
 
 DEVICE void wait_for_turn(const uint32_t *counter, uint32_t turn, uint32_t seen)
 {
     while (seen != turn) seen = current_turn(counter);
+#if __CUDA_ARCH__ < 800
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
+#endif
 }
 
 DEVICE void signal_turn(uint32_t *counter)
