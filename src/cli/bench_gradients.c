@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What `attn bench` needs for backward besides: gradient tensors, the forward that goes before, and whether gradients are right.
  * Of some heads some rows of dQ, dK and dV are summed again in float64 (docs/semantics.md section 7) from the forward's O and
- * LSE, as attn_backward does. An element may differ by two roundings to its type and by 8 e (1 + max|s|) of the magnitudes that
+ * LSE, as attn_backward does. An element may differ by two roundings to its type and by 8 e (1 + max(|s|, |s - LSE|)) of the magnitudes that
  * its sum is made of, e being float32's unit roundoff; from a GPU by 4 u of them too, u of the type, in which tensor cores multiply P and dS. */
 #include "bench.h"
 
@@ -46,7 +46,7 @@ struct rows {
 struct sums {
     int64_t columns;
     double *x, *size; /* [columns] */
-    double most;      /* max|s| */
+    double most;      /* max|s|, |s - LSE|: what float32 rounds in the exponent */
 };
 
 /* NULL: no memory, or they do not come from the GPU where they lie. */
@@ -104,7 +104,7 @@ static void add_pair(const struct bench_run *run, const struct rows *t, int64_t 
     const double ds = p * (dp - delta) * scale, size = p * (value_size + out_size) * scale;
     struct sums *const all[3] = {dq, dk, dv};
     for (int m = 0; m < 3; m++)
-        if (all[m]) all[m]->most = fmax(all[m]->most, fabs(score));
+        if (all[m]) all[m]->most = fmax(all[m]->most, fmax(fabs(score), fabs(score - t->lse[i])));
     if (dq) add(dq, ds, size, t->k + j * d);
     if (dk) add(dk, ds, size, t->q + i * d);
     if (dv) add(dv, p, p, t->dout + i * n);

@@ -59,11 +59,15 @@ static layout layout_of(const attn_job *job, const attn_cpu_level *level, int32_
 /* Nothing to sum: all gradients are 0. */
 static bool is_nothing(const attn_job *job) { return attn_job_is_empty(job) || !job->group; }
 
+/* Pairs times columns of a thread: some 0.1 ms. On 16 cores waking all of them for less took longer than one of them alone. */
+enum { THREAD_WORK = 1 << 21 };
+
 attn_status attn_cpu_plan_backward(const attn_context *ctx, const attn_job *job, attn_plan *plan)
 {
     const attn_cpu_level *level = attn_cpu_choose_level(&ctx->force, "backward");
     const double products = (double)job->batch * (double)job->heads_q * (double)job->max_q * (double)job->max_k;
-    if (products * (double)(job->head_dim + job->head_dim_v) < ATTN_CPU_SMALL && !ctx->force.threads) plan->threads = 1;
+    const double worth = products * (double)(job->head_dim + job->head_dim_v) / THREAD_WORK;
+    if (!ctx->force.threads && worth < plan->threads) plan->threads = (int32_t)attn_max(1, (int64_t)worth);
     if (!is_nothing(job)) { /* whatever max_q and max_k say of threads today */
         const layout l = layout_of(job, level, ctx->threads);
         if (l.bytes > 7e13)
