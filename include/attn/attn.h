@@ -301,7 +301,7 @@ typedef struct attn_problem {
  * v without paging (backward of a paged cache is UNSUPPORTED). */
 enum {
     ATTN_GRAD_ACCUMULATE = 1u, /* add to what dq, dk, dv, dbias, dsink hold                       */
-    ATTN_GRAD_UNORDERED = 2u   /* permit atomics: faster, not bitwise repeatable                  */
+    ATTN_GRAD_UNORDERED = 2u   /* permit any order and tiles: faster, not bitwise repeatable       */
 };
 
 typedef struct attn_grads {

@@ -106,8 +106,11 @@ static attn_status choose(const attn_cuda_device *d, const attn_job *job, const 
     for (int n = 0; n < KERNELS; n++) {
         const kernel *k = &kernels[n], *found = *chosen;
         if (!is_wanted(k, d, force) || !serves(k, job)) continue;
-        /* Where most of the GPU would have nothing to do, small steps are over sooner. */
-        if (!found || (k->head_dim == found->head_dim && 2 * tasks_of(found, job) <= d->multiprocessors)) *chosen = k;
+        /* Where most of the GPU would have nothing to do, small steps are over sooner. But which tiles there are then depends on the batch, and
+         * with them the last bits: for who has given up their order. */
+        if (!found ||
+            (job->unordered && k->head_dim == found->head_dim && 2 * tasks_of(found, job) <= d->multiprocessors))
+            *chosen = k;
     }
     if (*chosen) *why = attn_cuda_family_of((*chosen)->family)->what, module = (*chosen)->module;
     else if (force->kernel[0] && attn_cuda_is_backward(force->kernel) && !attn_kernel_is(simt_label, force->kernel))

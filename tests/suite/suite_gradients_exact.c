@@ -246,7 +246,8 @@ static void alone(struct suite_check *check, const void *arg)
     for (int n = 0; n < 4; n++) {
         const int32_t q[] = {queries[n], queries[(n + 1) % 4], queries[(n + 2) % 4], queries[(n + 3) % 4]};
         const int32_t k[] = {keys[n], keys[(n + 1) % 4], keys[(n + 2) % 4], keys[(n + 3) % 4]};
-        struct gradient_case g = {.c = {.hq = 6,
+        struct gradient_case g = {.c = {.q_type = check->target->backend == ATTN_BACKEND_CUDA ? ATTN_F16 : ATTN_F32,
+                                        .hq = 6,
                                         .hkv = 2,
                                         .d = 24,
                                         .dropout = 0.2f,
