@@ -4,6 +4,7 @@
 #include "suite_gradients.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* ---- against the truth ------------------------------------------------------------------------------------------- */
 
