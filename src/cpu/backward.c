@@ -59,7 +59,7 @@ static layout layout_of(const attn_job *job, const attn_cpu_level *level, int32_
 /* Nothing to sum: all gradients are 0. */
 static bool is_nothing(const attn_job *job) { return attn_job_is_empty(job) || !job->group; }
 
-/* Pairs times columns of a thread: some 0.1 ms. On 16 cores waking all of them for less took longer than one of them alone. */
+/* Pairs times columns of a thread: some 0.1 ms. All threads of 16 cores took 0.43 ms for a quarter of it. */
 enum { THREAD_WORK = 1 << 21 };
 
 attn_status attn_cpu_plan_backward(const attn_context *ctx, const attn_job *job, attn_plan *plan)
