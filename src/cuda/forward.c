@@ -6,21 +6,23 @@
  * A kernel that has doubts is followed by one of simt, which does again what the first has marked; it is always launched, as the host
  * waits for nothing, and leaves at once where nothing is marked.
  *
+ * Where a kernel for few queries serves some sequences of a batch and another the rest, each has a launch, which passes over the other's:
+ * they round differently, and neither the longest nor any other sequence of a batch may decide how one is rounded.
+ *
  * Workspace, in GPU memory: partial results [B][Hkv][row][piece][Dv + 2] in float32, if any sequence can be cut; doubts [task][2]. */
 #include "calls.h"
 #include "kernels/params.h"
 #include <stdio.h>
-
-static bool has_lengths(const attn_span *span) { return span->used || span->offsets || span->start; }
 
 /* Bounds that hold whatever the length arrays say. */
 static attn_simt_forward parameters_of(const attn_job *job, const attn_forward_kernel *kernel)
 {
     attn_simt_forward p = {.job = *job, .pieces = 1};
     const int64_t few = attn_min(job->max_q, SIMT_FEW);
-    p.row_blocks = attn_max(1, attn_ceil_div(job->max_q * job->group, kernel->rows));
+    const int64_t rows = kernel->few ? attn_min(few * job->group, SIMT_FEW_ROWS) : job->max_q * job->group;
+    p.row_blocks = attn_max(1, attn_ceil_div(rows, kernel->rows));
     if (job->num_splits) p.pieces = attn_max(1, attn_min(job->num_splits, attn_ceil_div(job->max_k, SIMT_KEYS)));
-    else if (job->max_q <= SIMT_FEW || has_lengths(&job->q_span))
+    else if (job->max_q <= SIMT_FEW || attn_cuda_has_lengths(&job->q_span))
         p.pieces = attn_max(1, attn_ceil_div(job->max_k, SIMT_PIECE));
     p.row_room = (job->num_splits ? job->max_q : few) * job->group;
     return p;
@@ -85,14 +87,14 @@ static attn_status launch(attn_cuda_device *d, const char *module, const char *k
 }
 
 typedef struct forward_call {
-    const attn_forward_kernel *kernel;
+    const attn_forward_kernel *kernel, *few; /* few: that sequences of few queries are left to, or NULL */
     attn_simt_forward p;
 } forward_call;
 
 static attn_status launch_few(attn_cuda_device *d, const char *kernel, const attn_simt_forward *p, double blocks,
                               CUstream stream)
 {
-    return launch(d, "simt_forward", kernel, p, blocks, SIMT_FOLD_THREADS, 0, stream);
+    return launch(d, "simt_forward", kernel, p, blocks, SIMT_FOLD_THREADS, SIMT_FOLD_SHARED, stream);
 }
 
 static attn_status launch_tasks(attn_cuda_device *d, const attn_forward_kernel *k, const attn_simt_forward *p,
@@ -109,10 +111,20 @@ static attn_status launch_again(attn_cuda_device *d, const forward_call *call, C
     attn_simt_forward p = parameters_of(&first->job, plain);
     p.tasks = (int64_t)task_count(&p);
     p.partials = first->partials;
+    p.sequences = first->sequences;
     p.doubts = first->doubts;
     p.doubt_rows = call->kernel->rows;
     p.doubt_blocks = first->row_blocks;
     return launch_tasks(d, plain, &p, stream);
+}
+
+static attn_status launch_beside(attn_cuda_device *d, const forward_call *call, CUstream stream)
+{
+    attn_simt_forward p = parameters_of(&call->p.job, call->few);
+    p.tasks = (int64_t)task_count(&p);
+    p.partials = call->p.partials;
+    p.sequences = ATTN_SIMT_FEW;
+    return launch_tasks(d, call->few, &p, stream);
 }
 
 static attn_status run_forward(attn_cuda_device *d, void *arg, void *workspace, CUstream stream)
@@ -124,7 +136,9 @@ static attn_status run_forward(attn_cuda_device *d, void *arg, void *workspace, 
     p->tasks = (int64_t)task_count(p);
     p->partials = workspace;
     if (k->has_doubts) p->doubts = (uint32_t *)workspace + (size_t)partial_bytes(p) / sizeof(uint32_t);
+    if (call->few) p->sequences = ATTN_SIMT_MANY;
     if (job->max_q) ATTN_TRY(launch_tasks(d, k, p, stream));
+    if (job->max_q && call->few) ATTN_TRY(attn_cuda_late(launch_beside(d, call, stream)));
     if (job->max_q && k->has_doubts) ATTN_TRY(attn_cuda_late(launch_again(d, call, stream)));
     if (job->max_q && p->pieces > 1)
         ATTN_TRY(attn_cuda_late(launch_few(d, "simt_forward_fold", p,
@@ -143,6 +157,7 @@ attn_status attn_cuda_forward(const attn_context *ctx, const attn_job *job, cons
     if (attn_job_is_empty(job)) return ATTN_OK;
     ATTN_TRY(attn_cuda_find(plan->device - 1, &d));
     ATTN_TRY(attn_cuda_choose_forward(d, job, &ctx->force, &call.kernel, why, sizeof why));
+    call.few = attn_cuda_few_forward(d, job, &ctx->force, call.kernel);
     call.p = parameters_of(job, call.kernel);
     const attn_cuda_arrays arrays = {list, plan->staged ? attn_cuda_job_arrays(&call.p.job, list) : 0};
     return attn_cuda_call(ctx, plan, exec, &arrays, run_forward, &call);

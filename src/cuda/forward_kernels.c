@@ -25,6 +25,7 @@ enum { TURING_SHARED_BYTES = 65536 };
    1,                                        \
    true,                                     \
    0,                                        \
+   false,                                    \
    false},
 
 /* Tensor cores: a body for masks, then one for everything. */
@@ -46,7 +47,8 @@ enum { TURING_SHARED_BYTES = 65536 };
    blocks_per_sm,                                                                                                   \
    all,                                                                                                             \
    dtype,                                                                                                           \
-   scaled},
+   scaled,                                                                                                          \
+   false},
 #define SM70(module, ...) TENSOR(sm70, module, "", ATTN_F16, false, __VA_ARGS__)
 #define SM70_BF16(module, ...) TENSOR(sm70, module##_bf16, "_bf16", ATTN_BF16, true, __VA_ARGS__)
 #define SM75(module, ...) TENSOR(sm75, module, "", ATTN_F16, false, __VA_ARGS__)
@@ -57,10 +59,33 @@ enum { TURING_SHARED_BYTES = 65536 };
   TENSOR(sm80, module, "_k" #keys "_f16", ATTN_F16, false, dk, dv, keys, __VA_ARGS__) \
   TENSOR(sm80, module, "_k" #keys "_bf16", ATTN_BF16, false, dk, dv, keys, __VA_ARGS__)
 
+/* Tensor cores, few queries. */
+#define FEW(family, module, d, rows, blocks_per_sm, suffix, dtype) \
+  {#family,                                                        \
+   "forward_" #family "_few_d" #d suffix,                          \
+   #module,                                                        \
+   #family "_few_" #d suffix,                                      \
+   d,                                                              \
+   d,                                                              \
+   rows,                                                           \
+   0,                                                              \
+   FEW_THREADS,                                                    \
+   FEW_SHARED(d, rows),                                            \
+   blocks_per_sm,                                                  \
+   true,                                                           \
+   dtype,                                                          \
+   false,                                                          \
+   true},
+#define HALVES_FEW(family, module, ...) FEW(family, module, __VA_ARGS__, "", ATTN_F16)
+#define SM70_FEW(...) HALVES_FEW(sm70, __VA_ARGS__)
+#define SM75_FEW(...) HALVES_FEW(sm75, __VA_ARGS__)
+#define SM80_FEW(...) FEW(sm80, __VA_ARGS__, "_f16", ATTN_F16) FEW(sm80, __VA_ARGS__, "_bf16", ATTN_BF16)
+
 static const attn_forward_kernel kernels[] = {
-    SM70_SHAPES(SM70) SM70_BF16_SHAPES(SM70_BF16) SM75_SHAPES(SM75) SM80_SHAPES(SM80) SM80_SMALL_SHAPES(SM80_SMALL)
-        SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16) SIMT("64", 64, 128, 0) SIMT("128", 128, 128, 0) SIMT("256", 256, 64, 0)
-            SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
+    SM70_FEW_SHAPES(SM70_FEW) SM75_FEW_SHAPES(SM75_FEW) SM80_FEW_SHAPES(SM80_FEW) SM70_SHAPES(SM70)
+        SM70_BF16_SHAPES(SM70_BF16) SM75_SHAPES(SM75) SM80_SHAPES(SM80) SM80_SMALL_SHAPES(SM80_SMALL)
+            SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16) SIMT("64", 64, 128, 0) SIMT("128", 128, 128, 0)
+                SIMT("256", 256, 64, 0) SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
 #define FITS(family, bytes, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                  \
@@ -124,6 +149,7 @@ static const char *not_for_tensor_cores(const attn_forward_kernel *k, const attn
 static bool serves(const attn_forward_kernel *k, const attn_job *job)
 {
     if (is_tensor(k) && not_for_tensor_cores(k, job)) return false;
+    if (k->few && !attn_simt_is_few(job, job->max_q)) return false;
     return job->head_dim <= k->head_dim && job->head_dim_v <= k->head_dim_v &&
            (!k->most_rows || job->max_q * job->group <= k->most_rows) && (k->everything || !has_more_than_masks(job));
 }
@@ -154,6 +180,22 @@ const attn_forward_kernel *attn_cuda_plain_forward(const attn_job *job)
 static bool has_code(const attn_cuda_device *d, const char *module)
 {
     return attn_cuda_choose_image(attn_cuda_images, module, d->capability) >= 0;
+}
+
+const attn_forward_kernel *attn_cuda_few_forward(const attn_cuda_device *d, const attn_job *job,
+                                                 const attn_force *force, const attn_forward_kernel *kernel)
+{
+    if (kernel->few || (force->kernel[0] && attn_cuda_is_forward(force->kernel)) ||
+        !attn_cuda_has_lengths(&job->q_span))
+        return NULL;
+    attn_job one = *job; /* the longest that it may take */
+    one.max_q = attn_min(job->max_q, attn_min(SIMT_FEW, SIMT_FEW_ROWS / attn_max(1, job->group)));
+    for (int n = 0; n < KERNELS; n++) {
+        const attn_forward_kernel *k = &kernels[n];
+        if (k->few && one.max_q && strcmp(k->family, kernel->family) == 0 && serves(k, &one) && has_code(d, k->module))
+            return k;
+    }
+    return NULL;
 }
 
 static const char *type_of(const attn_forward_kernel *k)

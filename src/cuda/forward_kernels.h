@@ -17,7 +17,10 @@ typedef struct attn_forward_kernel {
     bool everything;       /* more than masks */
     int32_t dtype;         /* of q, k and v on tensor cores; simt takes all */
     bool has_doubts;       /* leaves tasks to a launch of simt behind it (kernels/bf16_halves.cuh) */
+    bool few;              /* takes sequences of few queries alone (attn_simt_is_few) */
 } attn_forward_kernel;
+
+static inline bool attn_cuda_has_lengths(const attn_span *span) { return span->used || span->offsets || span->start; }
 
 /* That a block of sm_70, or all blocks of a multiprocessor, may have. */
 enum { ATTN_VOLTA_SHARED_BYTES = 98304 };
@@ -44,6 +47,10 @@ bool attn_cuda_is_forward(const char *word);
  * the library has no code of it for the GPU. Depends on nothing but its arguments. */
 attn_status attn_cuda_choose_forward(const attn_cuda_device *device, const attn_job *job, const attn_force *force,
                                      const attn_forward_kernel **kernel, char *reason, size_t reason_bytes);
+
+/* Where sequences differ in length and `kernel` leaves those of few queries to another one: that one, else NULL. */
+const attn_forward_kernel *attn_cuda_few_forward(const attn_cuda_device *device, const attn_job *job,
+                                                 const attn_force *force, const attn_forward_kernel *kernel);
 
 /* That of simt, which serves every problem. */
 const attn_forward_kernel *attn_cuda_plain_forward(const attn_job *job);

@@ -48,6 +48,7 @@ template <class Count> DEVICE void find_block(const attn_simt_forward &p, int64_
     w.seq.q_batch = s.q_batch, w.seq.k_batch = s.k_batch; // one by one, which also keeps the registers as they are
     w.seq.q_row = s.q_row, w.seq.q_len = s.q_len, w.seq.q_room_row = s.q_room_row, w.seq.q_room = s.q_room;
     w.seq.k_row = s.k_row, w.seq.k_len = s.k_len, w.seq.diagonal = s.diagonal;
+    if (p.sequences != ATTN_SIMT_ALL && attn_simt_is_few(&job, w.seq.q_len) != (p.sequences == ATTN_SIMT_FEW)) return;
     const int64_t rows = w.seq.q_len * job.group;
     w.row = int64_t(block) * most_rows;
     w.pieces = p.pieces > 1 ? attn_simt_pieces(&job, w.seq.q_len, w.seq.k_len) : 1;

@@ -18,6 +18,7 @@ template <bool IsBf16, bool IsOfTuring> struct m16n8_products {
     static constexpr bool Asynchronous = !IsOfTuring, SumsOfWholeRows = true, Scaled = false;
     static constexpr int OutKind = IsBf16 ? ROWS_BF16 : ROWS_F16;
     static constexpr int RowLanes = 3, RowLane = 1; // all bits, and one of them
+    static constexpr uint32_t Ones = IsBf16 ? 0x3f803f80 : 0x3c003c00;
 
     DEVICE constexpr bool sums_in_registers(int) { return true; }
     DEVICE int sum_row(int i) { return (lane_index() >> 2) + 4 * (i & 2); }
@@ -129,13 +130,12 @@ template <bool IsBf16, bool IsOfTuring> struct m16n8_products {
     DEVICE operand<T::Blocks> make_operand(const float (&s)[T::Blocks][T::Keys / 16][8], int n, bool has_dropout,
                                            const typename T::shared &t, typename T::state &x)
     {
-        const uint32_t ones = IsBf16 ? 0x3f803f80 : 0x3c003c00;
         operand<T::Blocks> p;
 #pragma unroll
         for (int m = 0; m < T::Blocks; m++) {
 #pragma unroll
             for (int j = 0; j < 4; j++) p.word[m][j] = pack(s[m][n][2 * j], s[m][n][2 * j + 1]);
-            multiply(x.rounded[m], p.word[m], ones, ones);
+            multiply(x.rounded[m], p.word[m], Ones, Ones);
 #pragma unroll
             for (int j = 0; j < 4; j++) T::drop(t, m, 8 * n + 2 * j, has_dropout, p.word[m][j]);
         }

@@ -4,6 +4,9 @@
 #define ATTN_CUDA_PARAMS_H
 
 #include "append_job.h"
+#ifndef __cplusplus
+#  include <stdbool.h>
+#endif
 
 enum {
     SIMT_THREADS = 256,
@@ -11,11 +14,13 @@ enum {
     SIMT_CHUNK = 64,              /* elements of rows that are in shared memory at a time */
     SIMT_STRIDE = SIMT_CHUNK + 4, /* floats between rows there: eight rows start in different banks */
     SIMT_FOLD_THREADS = 128,
+    SIMT_FOLD_SHARED = (SIMT_FOLD_THREADS + SIMT_FOLD_THREADS / 32) * 4,
     SIMT_PARTS = 24, /* of a merge, that travel with the launch */
     SIMT_APPEND_THREADS = 128,
     SIMT_APPEND_SHARED = (ATTN_MAX_HEAD_DIM + SIMT_APPEND_THREADS / 32) * 4,
     SIMT_PIECE = 1024,      /* keys of a piece of a sequence of few queries */
     SIMT_FEW = 16,          /* up to so many queries */
+    SIMT_FEW_ROWS = 64,     /* of a group, that kernels for few queries take */
     SIMT_BLOCK_BYTES = 208, /* what all threads know of their task */
     /* Two tiles; places of rows and keys, LSE and the like of each. */
     SIMT_BACKWARD_SHARED = 2 * SIMT_KEYS * SIMT_STRIDE * 4 + SIMT_KEYS * (6 * 8 + 4 * 4) + SIMT_BLOCK_BYTES
@@ -32,7 +37,11 @@ typedef struct attn_simt_forward {
      * is not all zeros. A launch of simt behind it, whose blocks are others, does only what overlaps tasks with both. */
     uint32_t *doubts;
     int64_t doubt_rows, doubt_blocks; /* rows of a block and row_blocks of that kernel; 0: everything is to be done */
+    int32_t sequences, pad;           /* attn_simt_sequences */
 } attn_simt_forward;
+
+/* Which sequences of a batch a launch does: where some have few queries (attn_simt_is_few), two share it. */
+enum attn_simt_sequences { ATTN_SIMT_ALL, ATTN_SIMT_FEW, ATTN_SIMT_MANY };
 
 /* Everything of a backward call. Block n does tasks n, n + blocks, ... of its launch. */
 typedef struct attn_simt_backward {
@@ -63,6 +72,12 @@ typedef struct attn_simt_merge {
     int32_t parts, pad;
     attn_simt_part part[SIMT_PARTS];
 } attn_simt_merge;
+
+/* Whether kernels for few queries take a sequence, where there are any: a rule on it alone, as they round differently. */
+ATTN_INLINE bool attn_simt_is_few(const attn_job *job, int64_t q_len)
+{
+    return q_len <= SIMT_FEW && q_len * job->group <= SIMT_FEW_ROWS;
+}
 
 /* Keys of a piece of a sequence: a rule on the sequence alone, so that neither batch nor device decides a bit. */
 ATTN_INLINE int64_t attn_simt_piece_keys(const attn_job *job, int64_t q_len, int64_t k_len)

@@ -295,11 +295,31 @@ template <int R, int Chunks> DEVICE void forward(const attn_simt_forward &p)
     }
 }
 
-// O of a row from its pieces, in their order.
+// Over a block, whose `parts` are free; the same for all threads.
+DEVICE float fold_of_block(float x, bool is_sum, float *parts)
+{
+#pragma unroll
+    for (int lane = 1; lane < 32; lane *= 2) {
+        const float other = shuffle_xor(x, lane);
+        x = is_sum ? x + other : fmaxf(x, other);
+    }
+    if (thread_index() % 32 == 0) parts[thread_index() / 32] = x;
+    block_barrier(); // all warps' are there
+    x = parts[0];
+#pragma unroll
+    for (int n = 1; n < SIMT_FOLD_THREADS / 32; n++) x = is_sum ? x + parts[n] : fmaxf(x, parts[n]);
+    block_barrier(); // and read
+    return x;
+}
+
+// O of a row from its pieces, in their order, whose weights a thread each finds.
 DEVICE void fold(const attn_simt_forward &p)
 {
+    constexpr int Columns = (ATTN_MAX_HEAD_DIM + SIMT_FOLD_THREADS - 1) / SIMT_FOLD_THREADS;
     const attn_job &job = p.job;
     const int64_t dv = job.head_dim_v, rows = job.batch * job.heads_kv * p.row_room;
+    const int thread = int(thread_index());
+    float *weight = reinterpret_cast<float *>(shared_memory()), *parts = weight + SIMT_FOLD_THREADS;
     for (int64_t task = block_index(); task < rows; task += block_count()) {
         const int64_t row = task % p.row_room, hkv = task / p.row_room % job.heads_kv,
                       b = task / p.row_room / job.heads_kv;
@@ -307,24 +327,38 @@ DEVICE void fold(const attn_simt_forward &p)
         const int64_t pieces = attn_simt_pieces(&job, s.q_len, s.k_len);
         if (row >= s.q_len * job.group || pieces == 1) continue;
         const float *first = p.partials + task * p.pieces * (dv + 2);
-        float m = -INFINITY, l = 0, lse;
-        for (int64_t n = 0; n < pieces; n++) m = fmaxf(m, first[n * (dv + 2)]);
+        float m = -INFINITY, l = 0, lse, o[Columns];
+        for (int64_t n = thread; n < pieces; n += SIMT_FOLD_THREADS) m = fmaxf(m, first[n * (dv + 2)]);
+        m = fold_of_block(m, false, parts);
         const float base = m == -INFINITY ? 0 : m;
-        for (int64_t n = 0; n < pieces; n++) {
+#pragma unroll
+        for (int c = 0; c < Columns; c++) o[c] = 0;
+        for (int64_t n = 0; n < pieces; n += SIMT_FOLD_THREADS) {
+            const int count = int(attn_min(SIMT_FOLD_THREADS, pieces - n));
             const float *partial = first + n * (dv + 2);
-            l += partial[1] * exponential(partial[0] - base);
+            if (thread < count) {
+                weight[thread] = exponential(partial[thread * (dv + 2)] - base);
+                l += partial[thread * (dv + 2) + 1] * weight[thread];
+            }
+            block_barrier(); // weights are there
+#pragma unroll
+            for (int c = 0; c < Columns; c++) {
+                const int d = thread + c * SIMT_FOLD_THREADS;
+                if (d >= dv) continue;
+#pragma unroll 8
+                for (int i = 0; i < count; i++) o[c] = fmaf(partial[i * (dv + 2) + 2 + d], weight[i], o[c]);
+            }
+            block_barrier(); // and used up
         }
+        l = fold_of_block(l, true, parts);
         const int64_t h = hkv * job.group + row % job.group, query = row / job.group;
         const float factor = finish_row(job, h, m, l, &lse);
-        if (thread_index() == 0) store_lse(job, s, h, query, lse);
+        if (thread == 0) store_lse(job, s, h, query, lse);
         const int64_t offset = attn_row_offset(&job.out, s.q_batch, h, s.q_row + query);
-        for (int64_t d = thread_index(); d < dv; d += SIMT_FOLD_THREADS) {
-            float o = 0;
-            for (int64_t n = 0; n < pieces; n++) {
-                const float *partial = first + n * (dv + 2);
-                o = fmaf(partial[2 + d], exponential(partial[0] - base), o);
-            }
-            attn_store_float(&job.out, offset + d, final_value(o, factor));
+#pragma unroll
+        for (int c = 0; c < Columns; c++) {
+            const int d = thread + c * SIMT_FOLD_THREADS;
+            if (d < dv) attn_store_float(&job.out, offset + d, final_value(o[c], factor));
         }
     }
 }

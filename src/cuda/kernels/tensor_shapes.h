@@ -54,6 +54,14 @@
   X(sm80_forward_small, 256, 256, 32, 1, 4, 0, 0, 1) \
   X(sm80_forward_small, 320, 256, 32, 1, 4, 0, 0, 1)
 
+/* Of few queries (few_forward.cuh). X(module, head sizes up to, rows of a block, blocks_per_sm) */
+#define SM70_FEW_SHAPES(X) X(sm70_few, 64, 8, 4) X(sm70_few, 128, 8, 3) X(sm70_few, 256, 8, 2)
+#define SM75_FEW_SHAPES(X) X(sm75_few, 64, 16, 3) X(sm75_few, 128, 16, 2)
+#define SM80_FEW_SHAPES(X) X(sm80_few, 64, 16, 3) X(sm80_few, 128, 16, 3)
+enum { FEW_THREADS = 128, FEW_HEAD = (SIMT_BLOCK_BYTES + 15) / 16 * 16 };
+#define FEW_PITCH(d) ((d) + 4) /* floats */
+#define FEW_SHARED(d, rows) (FEW_HEAD + (rows) * ((d)*2 + 8 + 4 + FEW_THREADS / 32 * (12 + FEW_PITCH(d) * 4)))
+
 /* Bytes from row to row in shared memory, and what tiles there begin at multiples of. */
 #define TENSOR_PITCH_sm70(d) (2 * (d) + 16)
 #define TENSOR_PITCH_sm75(d) TENSOR_PITCH_sm70(d)
