@@ -23,7 +23,8 @@ static attn_simt_forward parameters_of(const attn_job *job, const attn_forward_k
     p.row_blocks = attn_max(1, attn_ceil_div(rows, kernel->rows));
     if (job->num_splits) p.pieces = attn_max(1, attn_min(job->num_splits, attn_ceil_div(job->max_k, SIMT_KEYS)));
     else if (job->max_q <= SIMT_FEW || attn_cuda_has_lengths(&job->q_span))
-        p.pieces = attn_max(1, attn_ceil_div(job->max_k, SIMT_PIECE));
+        p.pieces = attn_max(attn_simt_pieces(job, few, job->max_k),
+                            attn_simt_pieces(job, few, attn_min(job->max_k, SIMT_PIECE * SIMT_PIECES)));
     p.row_room = (job->num_splits ? job->max_q : few) * job->group;
     return p;
 }

@@ -231,7 +231,8 @@ attn_status attn_cuda_choose_forward(const attn_cuda_device *d, const attn_job *
     for (int n = 0; n < KERNELS && !(found && !is_tensor(&kernels[n])); n++) {
         const attn_forward_kernel *k = &kernels[n];
         if (!is_wanted(k, d, force) || !serves(k, job)) continue;
-        if (found && (k->head_dim != found->head_dim || k->head_dim_v != found->head_dim_v)) continue;
+        if (found && (k->few != found->few || k->head_dim != found->head_dim || k->head_dim_v != found->head_dim_v))
+            continue;
         if (!has_code(d, k->module) || (k->has_doubts && !has_code(d, "simt_forward"))) {
             without_code = k;
             continue;

@@ -155,6 +155,9 @@ DEVICE uint4 load_if(bool condition, const void *from, HERE)
     return condition ? load_vector<uint4>(from, file, line) : uint4{0, 0, 0, 0};
 }
 
+DEVICE uint4 load_once_if(bool condition, const void *from, HERE) { return load_if(condition, from, file, line); }
+DEVICE uint4 load_once(const void *from, HERE) { return load_vector<uint4>(from, file, line); }
+
 #define DEFINE_MMA_M8N8K4(rows_a, rows_b, form)                                                  \
   DEVICE void mma_m8n8k4_##rows_a##_##rows_b(float(&d)[8], const uint32_t(&a)[2], uint2 b, HERE) \
   {                                                                                              \

@@ -140,15 +140,29 @@ static int exists(const struct row *r, int type)
     return block == 1 || (r->d % block == 0 && r->dv % block == 0 && !r->odd_stride && !r->unaligned);
 }
 
+/* Head sizes of the kernels for few queries, which have one body. */
+static int64_t few_size(const char *family, int64_t d, int64_t dv)
+{
+    static const int64_t each[] = {64, 128, 256};
+    const int count = strcmp(family, "sm70") ? 2 : 3;
+    for (int n = 0; n < count; n++)
+        if (d <= each[n] && dv <= each[n]) return each[n];
+    return 0;
+}
+
 /* Where warps share rows, there is a kernel of sm70 for f16 alone; sm75 has no bf16. */
 static void expected_kernel(int feature, int size, int type, const char *family, char *label, size_t bytes)
 {
     const char *kernel = sizes[size].kernel, *suffix = types[type].suffix, *all = features[feature].all ? "_all" : "";
     const int volta = !strcmp(family, "sm70"), turing = !strcmp(family, "sm75"), newer = !strcmp(family, "sm80");
     const char *shape = strstr(kernel, "_d");
+    const struct row r = row_of(feature, size, type);
+    const int64_t few = r.p.q.shape[2] == 1 ? few_size(family, sizes[size].d, sizes[size].dv) : 0;
     if (!strcmp(family, "simt") || !suffix || !shape || ((!volta || *suffix) && !strcmp(shape, "_d576_512")) ||
         (turing && *suffix))
         snprintf(label, bytes, "forward_simt");
+    else if (few && (newer || !*suffix))
+        snprintf(label, bytes, "forward_%s_few_d%d%s", family, (int)few, newer && !*suffix ? "_f16" : suffix);
     else snprintf(label, bytes, "forward_%s%s%s%s", family, shape, newer && !*suffix ? "_f16" : suffix, all);
 }
 

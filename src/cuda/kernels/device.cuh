@@ -11,6 +11,7 @@
  *   any_of_warp(condition)                                all 32 lanes take part
  *   load_vector<T>(p) store_vector(p, v)                  T is 4, 8 or 16 bytes; one aligned access
  *   load_if(condition, p)                                 a uint4 of global memory, or zeros without access
+ *   load_once(p) load_once_if(condition, p)               the same of what this block alone reads, and once
  *   mma_m8n8k4_<A>_<B>(d, a, b)                           d += a * b; <A>, <B> are row or col
  *   mma_complete()                                        before a d is read, changed otherwise or leaves its scope
  *   keep_sum(p)                                           p, a pointer, as it is: no other sum is made of what went into it

@@ -46,6 +46,26 @@ DEVICE uint4 load_if(bool condition, const void *from)
     return v;
 }
 
+/* What nobody reads again takes no room in L1. */
+DEVICE uint4 load_once_if(bool condition, const void *from)
+{
+    uint4 v = {0, 0, 0, 0};
+    asm volatile("{.reg .pred p;\n\tsetp.ne.u32 p, %5, 0;\n\t"
+                 "@p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];}"
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+                 : "l"(from), "r"(uint32_t(condition)));
+    return v;
+}
+
+DEVICE uint4 load_once(const void *from)
+{
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from));
+    return v;
+}
+
 #define DEFINE_MMA_M8N8K4(rows_a, rows_b)                                                                              \
     DEVICE void mma_m8n8k4_##rows_a##_##rows_b(float(&d)[8], const uint32_t(&a)[2], uint2 b)                           \
     {                                                                                                                  \

@@ -82,6 +82,7 @@ template <class Family, int D> struct few_forward {
     DEVICE void load_queries(const attn_job &job, const block_of_rows &w, const shared &t)
     {
         const int dk = int(job.head_dim);
+        const bool eightfold = is_eightfold(job.q, dk);
 #pragma unroll 1
         for (int n = int(thread_index()); n < 32 * Family::Slots * Chunks; n += FEW_THREADS) {
             const int r = Family::q_row(n & 31, n / 32 % Family::Slots), column = 32 * (n / 32 / Family::Slots) + Family::k_column(n & 31);
@@ -89,7 +90,8 @@ template <class Family, int D> struct few_forward {
             if (r < w.rows) {
                 const uint32_t row = uint32_t(w.row) + uint32_t(r), i = row / uint32_t(job.group);
                 const int64_t h = w.hkv * job.group + (row - i * uint32_t(job.group));
-                eight = load_slowly(job.q.data + 2 * attn_row_offset(&job.q, w.seq.q_batch, h, w.seq.q_row + i), column, dk);
+                const char *from = job.q.data + 2 * attn_row_offset(&job.q, w.seq.q_batch, h, w.seq.q_row + i);
+                eight = eightfold ? load_if(column < dk, from + 2 * column) : load_slowly(from, column, dk);
             }
             t.q[n] = eight;
         }
@@ -106,6 +108,9 @@ template <class Family, int D> struct few_forward {
             x.first[half] = int(attn_max(first, w.key)), x.end[half] = int(attn_min(end, w.key_end));
         }
     }
+
+    // How rows are loaded: as their addresses allow it, and without a question where they are as long as the tile and lie one behind the other.
+    enum loading { LOAD_SLOWLY, LOAD_EIGHT, LOAD_WHOLE };
 
     // Where in pages the lane's key of a step lies, lanes 0 to 15; found a step before it is needed, as it waits for the table.
     struct pages {
@@ -129,10 +134,21 @@ template <class Family, int D> struct few_forward {
 
     // Count rows of a step, `Parts` loads of `Columns` elements apart each.
     template <bool IsKey, int Count, int Parts>
-    DEVICE void load_rows(const attn_job &job, const block_of_rows &w, const cursor &from, int64_t paged, int key, bool eightfold,
+    DEVICE void load_rows(const attn_job &job, const block_of_rows &w, const cursor &from, int64_t paged, int key, loading way,
                           char *scratch, uint4 (&to)[Count][Parts])
     {
         constexpr int Apart = IsKey ? 32 : 64;
+        if (way == LOAD_WHOLE && key >= int(w.key) && key + Step <= int(w.key_end)) {
+            const char *first = from.head + (key + (IsKey ? Family::key_of_k(0) : Family::key_of_v(0))) * from.step +
+                                2 * (IsKey ? Family::k_column(lane()) : Family::v_column());
+#pragma unroll
+            for (int i = 0; i < Count; i++)
+#pragma unroll
+                for (int c = 0; c < Parts; c++)
+                    to[i][c] = load_once(first + (IsKey ? 8 * i : Family::v_apart(i)) * from.step + 2 * Apart * c);
+            return;
+        }
+        // model: rare
         const int column = IsKey ? Family::k_column(lane()) : Family::v_column(), n = int(IsKey ? job.head_dim : job.head_dim_v);
         const char *data = IsKey ? job.k.data : job.v.data;
         const char *row[Count];
@@ -144,12 +160,12 @@ template <class Family, int D> struct few_forward {
             row[i] = from.head + at * from.step;
             if (job.page_size) row[i] = data + 2 * of_lane(paged, own);
         }
-        if (eightfold) {
+        if (way != LOAD_SLOWLY) {
 #pragma unroll
             for (int i = 0; i < Count; i++)
 #pragma unroll
                 for (int c = 0; c < Parts; c++)
-                    to[i][c] = load_if(needed[i] && column + Apart * c < n, row[i] + 2 * (column + Apart * c));
+                    to[i][c] = load_once_if(needed[i] && column + Apart * c < n, row[i] + 2 * (column + Apart * c));
             return;
         }
         // Through shared memory, one copy of the code for all.
@@ -162,21 +178,23 @@ template <class Family, int D> struct few_forward {
 #pragma unroll
             for (int c = 0; c < Parts; c++) to[i][c] = load_vector<uint4>(mine + 32 * c);
         }
+        // model: end
     }
 
     // S, scaled, through everything but the mask: by way of shared memory, one copy of the code for all elements.
     DEVICE void finish_scores(const attn_job &job, const block_of_rows &w, int key, float *scratch, float (&s)[Scores])
     {
-        float *mine = scratch + lane();
+        float *mine = scratch + 4 * lane(); // as load_rows has it, so that a lane touches its own alone
+        const auto place = [](int e) { return 128 * (e / 4) + e % 4; };
 #pragma unroll
-        for (int e = 0; e < Scores; e++) mine[32 * e] = s[e] * job.scale;
+        for (int e = 0; e < Scores; e++) mine[place(e)] = s[e] * job.scale;
 #pragma unroll 1
         for (int e = 0; e < Scores; e++) {
             const int r = row_of(e >> 1 & 1), at = key + key_of(e);
-            if (r < w.rows && at >= int(w.key) && at < int(w.key_end)) mine[32 * e] = finish_score(job, w, w.row + r, at, mine[32 * e]);
+            if (r < w.rows && at >= int(w.key) && at < int(w.key_end)) mine[place(e)] = finish_score(job, w, w.row + r, at, mine[place(e)]);
         }
 #pragma unroll
-        for (int e = 0; e < Scores; e++) s[e] = mine[32 * e];
+        for (int e = 0; e < Scores; e++) s[e] = mine[place(e)];
     }
 
     // Bit e: the pair is kept.
@@ -190,32 +208,43 @@ template <class Family, int D> struct few_forward {
         return kept;
     }
 
-    // S to P.
-    DEVICE void exponentiate(float factor, float (&s)[Scores], state &x, float (&shrink)[2])
+    // S to P. A maximum is raised where a score exceeds it by SCORE_ROOM; each row decides for itself, one vote of the warp passes over all of it.
+    // True: shrink holds what O and what is summed shrink by; else it is 1.
+    DEVICE bool exponentiate(float factor, float (&s)[Scores], state &x, float (&shrink)[2])
     {
-        float m[2] = {x.m[0], x.m[1]};
+        float m[2] = {-INFINITY, -INFINITY};
+        shrink[0] = shrink[1] = 1;
 #pragma unroll
         for (int e = 0; e < Scores; e++) {
             s[e] *= factor;
             m[e >> 1 & 1] = fmaxf(m[e >> 1 & 1], s[e]);
         }
+        const bool raised = any_of_warp(m[0] > x.m[0] + SCORE_ROOM || m[1] > x.m[1] + SCORE_ROOM);
+        if (raised) {
+            // model: rare
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            m[half] = Family::row_maximum(m[half]);
-            shrink[half] = exp2_approx(x.m[half] - m[half]);
-            x.m[half] = m[half];
-            x.l[half] *= shrink[half];
+            for (int half = 0; half < 2; half++) {
+                const float larger = Family::row_maximum(m[half]);
+                if (!(larger > x.m[half] + SCORE_ROOM)) continue;
+                shrink[half] = exp2_approx(x.m[half] - larger);
+                x.m[half] = larger;
+                x.l[half] *= shrink[half];
+            }
+            // model: end
         }
 #pragma unroll
         for (int e = 0; e < Scores; e++) {
-            s[e] = exp2_approx(s[e] - m[e >> 1 & 1]);
+            s[e] = exp2_approx(s[e] - x.m[e >> 1 & 1]);
             x.l[e >> 1 & 1] += s[e];
         }
+        return raised;
     }
 
     DEVICE void add_steps(const attn_job &job, const block_of_rows &w, const shared &t, bool has_more, state &x)
     {
         const bool eightfold = is_eightfold(job.k, job.head_dim) && is_eightfold(job.v, job.head_dim_v);
+        const bool whole = !job.page_size && job.head_dim == D && job.head_dim_v == D;
+        const loading way = !eightfold ? LOAD_SLOWLY : whole ? LOAD_WHOLE : LOAD_EIGHT;
         const cursor k_from = {job.k.data + 2 * attn_row_offset(&job.k, w.seq.k_batch, w.hkv, w.seq.k_row), 2 * job.k.stride[2]},
                      v_from = {job.v.data + 2 * attn_row_offset(&job.v, w.seq.k_batch, w.hkv, w.seq.k_row), 2 * job.v.stride[2]};
         char *scratch = reinterpret_cast<char *>(t.o + warp() * Rows * OPitch);
@@ -226,25 +255,43 @@ template <class Family, int D> struct few_forward {
         pages paged = {0, 0}, next_paged = {0, 0};
         if (job.page_size) paged = find_pages(job, w, key), next_paged = find_pages(job, w, key + Step * Warps);
         uint4 k[2][Chunks], v[4][Wide];
-        load_rows<true>(job, w, k_from, paged.k, key, eightfold, scratch, k);
-        load_rows<false>(job, w, v_from, paged.v, key, eightfold, scratch, v);
+        load_rows<true>(job, w, k_from, paged.k, key, way, scratch, k);
+        load_rows<false>(job, w, v_from, paged.v, key, way, scratch, v);
+        load_queries(job, w, t); // behind the first rows, which take longer
+        see(job, w, x);
+        block_barrier(); // Q is there
 #pragma unroll 1
         for (; key < end; key += Step * Warps) {
             float s[Scores], shrink[2];
             uint32_t kept = ~0u;
             Family::multiply_scores(t.q + lane(), k, s);
             const int64_t paged_v = next_paged.v;
-            load_rows<true>(job, w, k_from, next_paged.k, key + Step * Warps, eightfold, scratch, k);
-            if (job.page_size) next_paged = find_pages(job, w, key + 2 * Step * Warps);
-            if (has_more) finish_scores(job, w, key, reinterpret_cast<float *>(scratch), s);
-            if (key < int(w.last_first) || key + Step > int(w.first_end))
+            load_rows<true>(job, w, k_from, next_paged.k, key + Step * Warps, way, scratch, k);
+            if (job.page_size) {
+                // model: rare
+                next_paged = find_pages(job, w, key + 2 * Step * Warps);
+                // model: end
+            }
+            if (has_more) {
+                // model: rare
+                finish_scores(job, w, key, reinterpret_cast<float *>(scratch), s);
+                // model: end
+            }
+            if (key < int(w.last_first) || key + Step > int(w.first_end)) {
+                // model: rare
 #pragma unroll
                 for (int e = 0; e < Scores; e++)
                     if (key + key_of(e) < x.first[e >> 1 & 1] || key + key_of(e) >= x.end[e >> 1 & 1]) s[e] = -INFINITY;
-            exponentiate(factor, s, x, shrink);
-            if (job.has_dropout) kept = find_kept(job, w, key);
-            Family::multiply_values(s, kept, v, shrink, x.rounded, x.o);
-            load_rows<false>(job, w, v_from, paged_v, key + Step * Warps, eightfold, scratch, v);
+                // model: end
+            }
+            const bool raised = exponentiate(factor, s, x, shrink);
+            if (job.has_dropout) {
+                // model: rare
+                kept = find_kept(job, w, key);
+                // model: end
+            }
+            Family::multiply_values(s, kept, v, raised, shrink, x.rounded, x.o);
+            load_rows<false>(job, w, v_from, paged_v, key + Step * Warps, way, scratch, v);
         }
     }
 
@@ -310,9 +357,6 @@ template <class Family, int D> struct few_forward {
         for (int i = 0; i < Outputs; i++) x.o[i] = 0;
 #pragma unroll
         for (int half = 0; half < 2; half++) x.m[half] = -TENSOR_LARGEST, x.l[half] = 0;
-        load_queries(job, w, t);
-        see(job, w, x);
-        block_barrier(); // Q is there
         add_steps(job, w, t, has_more, x);
         fold_warps(p, w, t, x);
     }

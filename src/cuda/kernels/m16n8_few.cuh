@@ -20,6 +20,7 @@ template <class Products> struct m16n8_few {
     DEVICE int key_of(int e) { return 2 * (lane_index() & 3) + (e & 1) + 2 * (e & 4); }
     DEVICE int key_of_k(int n) { return (lane_index() >> 2) + 8 * n; }
     DEVICE int key_of_v(int n) { return 2 * (lane_index() & 3) + (n & 1) + 4 * (n & 2); }
+    DEVICE constexpr int v_apart(int n) { return (n & 1) + 4 * (n & 2); }
     DEVICE int q_row(int lane, int slot) { return (lane >> 2) + 8 * slot; }
     DEVICE int k_column(int lane) { return 8 * (lane & 3); }
     DEVICE int v_column() { return 8 * (lane_index() >> 2); }
@@ -62,10 +63,10 @@ template <class Products> struct m16n8_few {
 
     // kept: bit e of element e.
     template <int Wide, int Count>
-    DEVICE void multiply_values(const float (&s)[Scores], uint32_t kept, const uint4 (&v)[4][Wide], const float (&shrink)[2],
-                                rounded &r, float (&o)[Count])
+    DEVICE void multiply_values(const float (&s)[Scores], uint32_t kept, const uint4 (&v)[4][Wide], bool raised,
+                                const float (&shrink)[2], rounded &r, float (&o)[Count])
     {
-        if (any_of_warp(shrink[0] != 1 || shrink[1] != 1)) {
+        if (raised) {
 #pragma unroll
             for (int i = 0; i < 4; i++) r.of[i] *= shrink[i >> 1];
 #pragma unroll

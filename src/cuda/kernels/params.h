@@ -18,7 +18,8 @@ enum {
     SIMT_PARTS = 24, /* of a merge, that travel with the launch */
     SIMT_APPEND_THREADS = 128,
     SIMT_APPEND_SHARED = (ATTN_MAX_HEAD_DIM + SIMT_APPEND_THREADS / 32) * 4,
-    SIMT_PIECE = 1024,      /* keys of a piece of a sequence of few queries */
+    SIMT_PIECE = 256,       /* keys of a piece of a sequence of few queries */
+    SIMT_PIECES = 16,       /* of so many; those of longer ones have twice as many keys */
     SIMT_FEW = 16,          /* up to so many queries */
     SIMT_FEW_ROWS = 64,     /* of a group, that kernels for few queries take */
     SIMT_BLOCK_BYTES = 208, /* what all threads know of their task */
@@ -83,7 +84,8 @@ ATTN_INLINE bool attn_simt_is_few(const attn_job *job, int64_t q_len)
 ATTN_INLINE int64_t attn_simt_piece_keys(const attn_job *job, int64_t q_len, int64_t k_len)
 {
     if (job->num_splits) return attn_max(SIMT_KEYS, attn_round_up(attn_ceil_div(k_len, job->num_splits), SIMT_KEYS));
-    return q_len <= SIMT_FEW ? (int64_t)SIMT_PIECE : attn_max(k_len, 1);
+    if (q_len > SIMT_FEW) return attn_max(k_len, 1);
+    return k_len <= SIMT_PIECE * SIMT_PIECES ? SIMT_PIECE : 2 * SIMT_PIECE;
 }
 
 ATTN_INLINE int64_t attn_simt_pieces(const attn_job *job, int64_t q_len, int64_t k_len)

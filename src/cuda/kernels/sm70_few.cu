@@ -20,6 +20,7 @@ struct sm70_few {
     DEVICE int key_of(int e) { return (lane_index() & 2) + (e & 1) + (e & 4) + (e & 8); }
     DEVICE int key_of_k(int n) { return (lane_index() & 3) + 4 * (lane_index() >> 4) + 8 * n; }
     DEVICE int key_of_v(int n) { return (lane_index() & 3) + 4 * n; }
+    DEVICE constexpr int v_apart(int n) { return 4 * n; }
     DEVICE int q_row(int lane, int) { return (lane & 3) + 4 * (lane >> 4); }
     DEVICE int k_column(int lane) { return 8 * (lane >> 2 & 3); }
     DEVICE int v_column() { return 16 * pair() + 8 * (lane_index() >> 4); }
@@ -56,8 +57,8 @@ struct sm70_few {
 
     // kept: bit e of element e.
     template <int Wide, int Count>
-    DEVICE void multiply_values(const float (&s)[Scores], uint32_t kept, const uint4 (&v)[4][Wide], const float (&shrink)[2],
-                                rounded &r, float (&o)[Count])
+    DEVICE void multiply_values(const float (&s)[Scores], uint32_t kept, const uint4 (&v)[4][Wide], bool,
+                                const float (&shrink)[2], rounded &r, float (&o)[Count])
     {
         const bool upper = (lane_index() & 2) != 0;
         uint32_t p[4][2]; // [four keys]

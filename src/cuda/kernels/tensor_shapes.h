@@ -56,7 +56,7 @@
 
 /* Of few queries (few_forward.cuh). X(module, head sizes up to, rows of a block, blocks_per_sm) */
 #define SM70_FEW_SHAPES(X) X(sm70_few, 64, 8, 4) X(sm70_few, 128, 8, 3) X(sm70_few, 256, 8, 2)
-#define SM75_FEW_SHAPES(X) X(sm75_few, 64, 16, 3) X(sm75_few, 128, 16, 2)
+#define SM75_FEW_SHAPES(X) X(sm75_few, 64, 16, 3) X(sm75_few, 128, 16, 1)
 #define SM80_FEW_SHAPES(X) X(sm80_few, 64, 16, 3) X(sm80_few, 128, 16, 3)
 enum { FEW_THREADS = 128, FEW_HEAD = (SIMT_BLOCK_BYTES + 15) / 16 * 16 };
 #define FEW_PITCH(d) ((d) + 4) /* floats */
