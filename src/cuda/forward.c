@@ -70,8 +70,10 @@ attn_status attn_cuda_plan_forward(const attn_context *ctx, const attn_job *job,
     plan->num_splits = (int32_t)attn_simt_pieces(job, job->max_q, job->max_k);
     snprintf(plan->isa, sizeof plan->isa, "%s", kernel->family);
     snprintf(plan->kernel, sizeof plan->kernel, "%s", kernel->label);
-    snprintf(plan->reason, sizeof plan->reason, "%s GPU %d (sm_%d); %s",
-             plan->staged ? "host tensors are staged on" : "tensors of", d->ordinal, d->capability, why);
+    const attn_forward_kernel *few = attn_cuda_few_forward(d, job, &ctx->force, kernel);
+    snprintf(plan->reason, sizeof plan->reason, "%s GPU %d (sm_%d); %s%s%s",
+             plan->staged ? "host tensors are staged on" : "tensors of", d->ordinal, d->capability, why,
+             few ? "; few queries by " : "", few ? few->label : "");
     return ATTN_OK;
 }
 

@@ -185,13 +185,13 @@ static bool has_code(const attn_cuda_device *d, const char *module)
 const attn_forward_kernel *attn_cuda_few_forward(const attn_cuda_device *d, const attn_job *job,
                                                  const attn_force *force, const attn_forward_kernel *kernel)
 {
-    if (kernel->few || (force->kernel[0] && attn_cuda_is_forward(force->kernel)) ||
-        !attn_cuda_has_lengths(&job->q_span))
-        return NULL;
+    if (kernel->few || !attn_cuda_has_lengths(&job->q_span)) return NULL;
+    const char *word = attn_cuda_is_forward(force->kernel) ? force->kernel : "";
     attn_job one = *job; /* the longest that it may take */
     one.max_q = attn_min(job->max_q, attn_min(SIMT_FEW, SIMT_FEW_ROWS / attn_max(1, job->group)));
     for (int n = 0; n < KERNELS; n++) {
         const attn_forward_kernel *k = &kernels[n];
+        if (word[0] && !attn_kernel_is(k->label, word)) continue;
         if (k->few && one.max_q && strcmp(k->family, kernel->family) == 0 && serves(k, &one) && has_code(d, k->module))
             return k;
     }

@@ -270,12 +270,30 @@ static void label_is_forced(void **state)
     attn_destroy(ctx);
 }
 
+/* Packed sequences may have few queries: the plan says who takes these. Not where another kernel's whole label is forced. */
+static void few_of_a_batch(void **state)
+{
+    (void)state;
+    char text[64], expected[64];
+    struct row r = row_of(0, 3, 0); /* 64 columns, f16 */
+    attn_plan plan = ATTN_PLAN_INIT;
+    pack(&r, 0);
+    snprintf(expected, sizeof expected, "few queries by forward_%s_few_d64", native);
+    calls_succeed(attn_query(of_gpu, ATTN_OP_FORWARD, &r.p, NULL, NULL, &plan));
+    assert_non_null(strstr(plan.reason, expected));
+    snprintf(text, sizeof text, "kernel=forward_%s_d64_64", forced);
+    attn_context *ctx = calls_context(ATTN_BACKEND_CUDA, 0, text);
+    calls_succeed(attn_query(ctx, ATTN_OP_FORWARD, &r.p, NULL, NULL, &plan));
+    assert_null(strstr(plan.reason, "few queries"));
+    attn_destroy(ctx);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_served),  cmocka_unit_test(rows_are_served_by_their_memory),
         cmocka_unit_test(family_is_forced), cmocka_unit_test(kernel_is_forced),
-        cmocka_unit_test(label_is_forced),
+        cmocka_unit_test(label_is_forced),  cmocka_unit_test(few_of_a_batch),
     };
     attn_device_info info = {.struct_size = sizeof info};
     void *data;
