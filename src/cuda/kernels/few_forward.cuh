@@ -43,7 +43,7 @@ template <class Family, int D> struct few_forward {
         int first[2], end[2]; // visible keys of the lane's rows
     };
 
-    // Rows of K and V, as lanes load them: place 16 bytes of row(n), n-th of a lane, from column(c) on.
+    // Rows of K or V of a head.
     struct cursor {
         const char *head; // row 0, where there are no pages
         int64_t step;     // bytes from row to row
@@ -132,7 +132,7 @@ template <class Family, int D> struct few_forward {
         return int64_t(uint64_t(high) << 32 | low);
     }
 
-    // Count rows of a step, `Parts` loads of `Columns` elements apart each.
+    // This lane's share of a step's K or V: Count rows, Parts loads of each. paged: where the lane's key lies (find_pages).
     template <bool IsKey, int Count, int Parts>
     DEVICE void load_rows(const attn_job &job, const block_of_rows &w, const cursor &from, int64_t paged, int key, loading way,
                           char *scratch, uint4 (&to)[Count][Parts])
