@@ -94,8 +94,8 @@ typedef struct forward_call {
     attn_simt_forward p;
 } forward_call;
 
-static attn_status launch_few(attn_cuda_device *d, const char *kernel, const attn_simt_forward *p, double blocks,
-                              CUstream stream)
+static attn_status launch_rows(attn_cuda_device *d, const char *kernel, const attn_simt_forward *p, double blocks,
+                               CUstream stream)
 {
     return launch(d, "simt_forward", kernel, p, blocks, SIMT_FOLD_THREADS, SIMT_FOLD_SHARED, stream);
 }
@@ -144,10 +144,10 @@ static attn_status run_forward(attn_cuda_device *d, void *arg, void *workspace, 
     if (job->max_q && call->few) ATTN_TRY(attn_cuda_late(launch_beside(d, call, stream)));
     if (job->max_q && k->has_doubts) ATTN_TRY(attn_cuda_late(launch_again(d, call, stream)));
     if (job->max_q && p->pieces > 1)
-        ATTN_TRY(attn_cuda_late(launch_few(d, "simt_forward_fold", p,
-                                           (double)job->batch * (double)job->heads_kv * (double)p->row_room, stream)));
+        ATTN_TRY(attn_cuda_late(launch_rows(d, "simt_forward_fold", p,
+                                            (double)job->batch * (double)job->heads_kv * (double)p->row_room, stream)));
     if (!job->q_span.used && !job->q_span.start) return ATTN_OK;
-    return attn_cuda_late(launch_few(d, "simt_forward_pad", p, (double)job->batch * (double)job->heads_q, stream));
+    return attn_cuda_late(launch_rows(d, "simt_forward_pad", p, (double)job->batch * (double)job->heads_q, stream));
 }
 
 attn_status attn_cuda_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,

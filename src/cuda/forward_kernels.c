@@ -182,17 +182,25 @@ static bool has_code(const attn_cuda_device *d, const char *module)
     return attn_cuda_choose_image(attn_cuda_images, module, d->capability) >= 0;
 }
 
+/* The words without a kernel of the backward, which say nothing about the forward. */
+static attn_force forward_words(const attn_force *given)
+{
+    attn_force own = *given;
+    if (own.kernel[0] && !attn_cuda_is_forward(own.kernel)) own.kernel[0] = 0;
+    return own;
+}
+
 const attn_forward_kernel *attn_cuda_few_forward(const attn_cuda_device *d, const attn_job *job,
-                                                 const attn_force *force, const attn_forward_kernel *kernel)
+                                                 const attn_force *given, const attn_forward_kernel *kernel)
 {
     if (kernel->few || !attn_cuda_has_lengths(&job->q_span)) return NULL;
-    const char *word = attn_cuda_is_forward(force->kernel) ? force->kernel : "";
+    const attn_force force = forward_words(given);
     attn_job one = *job; /* the longest that it may take */
     one.max_q = attn_min(job->max_q, attn_min(SIMT_FEW, SIMT_FEW_ROWS / attn_max(1, job->group)));
-    for (int n = 0; n < KERNELS; n++) {
+    for (int n = 0; n < KERNELS && one.max_q; n++) {
         const attn_forward_kernel *k = &kernels[n];
-        if (word[0] && !attn_kernel_is(k->label, word)) continue;
-        if (k->few && one.max_q && strcmp(k->family, kernel->family) == 0 && serves(k, &one) && has_code(d, k->module))
+        if (k->few && strcmp(k->family, kernel->family) == 0 && is_wanted(k, d, &force) && serves(k, &one) &&
+            has_code(d, k->module))
             return k;
     }
     return NULL;
@@ -224,9 +232,7 @@ static attn_status none_serves(const attn_job *job, const char *forced)
 attn_status attn_cuda_choose_forward(const attn_cuda_device *d, const attn_job *job, const attn_force *given,
                                      const attn_forward_kernel **kernel, char *reason, size_t reason_bytes)
 {
-    attn_force own = *given; /* a forced kernel of the backward says nothing about the forward */
-    if (own.kernel[0] && !attn_cuda_is_forward(own.kernel)) own.kernel[0] = 0;
-    const attn_force *force = &own;
+    const attn_force own = forward_words(given), *force = &own;
     const attn_forward_kernel *without_code = NULL, *found = NULL;
     for (int n = 0; n < KERNELS && !(found && !is_tensor(&kernels[n])); n++) {
         const attn_forward_kernel *k = &kernels[n];
