@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Sizes around those in which kernels work, against the reference: vectors of 8 and 16, halves of pairs of them, tiles
- * of 6 and 14 rows, strips of four tiles, steps of 64 and 128 keys, pieces of 1,024. Each size meets both ways to
- * compute: few rows, and many. */
+ * of 6 and 14 rows, strips of four tiles, steps of 64 and 128 keys, pieces of 1,024. Each size meets every way to
+ * compute: few rows, many, and more queries than a GPU's kernels for few take. */
 #include "suite_case.h"
 
 #include <stdio.h>
@@ -33,13 +33,15 @@ static void run(struct suite *s, int quick, struct suite_case c)
     suite_forward_case(s, quick, name, &c, NULL);
 }
 
-/* Six rows, then forty. */
-static void run_both(struct suite *s, int quick, struct suite_case c)
+/* Six rows, then forty, then seventeen queries a head. */
+static void run_each(struct suite *s, int quick, struct suite_case c)
 {
     c.hkv = 1;
     c.hq = 2, c.sq = 3;
     run(s, quick, c);
     c.hq = 4, c.sq = 10;
+    run(s, quick, c);
+    c.sq = 17;
     run(s, quick, c);
 }
 
@@ -50,7 +52,7 @@ static void sweep_heads(struct suite *s)
     for (size_t n = 0; n < COUNT(d); n++) {
         struct suite_case c = {.d = d[n], .dv = d[n * 5 % COUNT(d)], .sk = 75, .q_type = types[n % 3], .seed = n};
         choose_mask(&c, (int64_t)n);
-        run_both(s, 1, c);
+        run_each(s, 1, c);
     }
 }
 
@@ -61,7 +63,7 @@ static void sweep_gaps(struct suite *s)
     for (size_t n = 0; n < COUNT(d); n++) {
         struct suite_case c = {.d = d[n], .sk = 75, .q_type = ATTN_F16, .layout = LAYOUT_HOSTILE, .seed = n};
         choose_mask(&c, (int64_t)n);
-        run_both(s, 1, c);
+        run_each(s, 1, c);
     }
 }
 
@@ -73,7 +75,7 @@ static void sweep_keys(struct suite *s)
         struct suite_case c = {.sk = around[n / 3] + (int64_t)(n % 3) - 1, .d = d[n % 4], .seed = n};
         c.q_type = types[n / 3 % 3];
         choose_mask(&c, (int64_t)n);
-        run_both(s, 1, c);
+        run_each(s, 1, c);
     }
 }
 

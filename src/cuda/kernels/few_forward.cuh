@@ -10,7 +10,7 @@
 //
 // Tile: Family::Rows rows (query r / g of head r % g of a group) of a block of 4 warps; a warp takes 16 keys, the next warp the next 16, and so on, with
 // m, l and O of its own. In the end warp 0's to 3's are folded in that order. While S of a step is computed its V is on its way, and the next K while
-// V is multiplied: 16 keys of both, 16 (Dk + Dv) / 16 bytes a lane.
+// V is multiplied: 16 keys of both, Dk + Dv bytes a lane.
 //
 // A Family is the lanes and products of a generation: m16n8_few here, sm70_few in sm70_few.cu. Of K a lane has two keys, columns 32 c + k_column() .. + 7 of
 // each chunk c; of V four keys, columns 64 c + v_column() .. + 7: whole lines of 64 and 128 bytes a warp and load.
