@@ -12,6 +12,7 @@
  * Workspace, in GPU memory: partial results [B][Hkv][row][piece][Dv + 2] in float32, if any sequence can be cut; doubts [task][2]. */
 #include "calls.h"
 #include "kernels/params.h"
+#include <math.h>
 #include <stdio.h>
 
 /* Bounds that hold whatever the length arrays say. */
@@ -97,13 +98,23 @@ typedef struct forward_call {
 static attn_status launch_rows(attn_cuda_device *d, const char *kernel, const attn_simt_forward *p, double blocks,
                                CUstream stream)
 {
-    return launch(d, "simt_forward", kernel, p, blocks, SIMT_FOLD_THREADS, SIMT_FOLD_SHARED, stream);
+    return launch(d, "simt_forward", kernel, p, blocks, SIMT_FOLD_THREADS, 0, stream);
+}
+
+/* A warp a row and so many columns. */
+static double fold_blocks(const attn_simt_forward *p)
+{
+    const attn_job *job = &p->job;
+    const double warps = (double)job->batch * (double)job->heads_kv * (double)p->row_room *
+                         (double)attn_ceil_div(job->head_dim_v, SIMT_FOLD_COLUMNS);
+    return ceil(warps / (SIMT_FOLD_THREADS / 32));
 }
 
 static attn_status launch_tasks(attn_cuda_device *d, const attn_forward_kernel *k, const attn_simt_forward *p,
                                 CUstream stream)
 {
-    return launch(d, k->module, k->name, p, (double)p->tasks, k->threads, k->shared_bytes, stream);
+    const int64_t blocks = k->persistent ? attn_min(p->tasks, attn_cuda_resident_blocks(d, k)) : p->tasks;
+    return launch(d, k->module, k->name, p, (double)blocks, k->threads, k->shared_bytes, stream);
 }
 
 /* What the launch before has marked. */
@@ -144,8 +155,7 @@ static attn_status run_forward(attn_cuda_device *d, void *arg, void *workspace, 
     if (job->max_q && call->few) ATTN_TRY(attn_cuda_late(launch_beside(d, call, stream)));
     if (job->max_q && k->has_doubts) ATTN_TRY(attn_cuda_late(launch_again(d, call, stream)));
     if (job->max_q && p->pieces > 1)
-        ATTN_TRY(attn_cuda_late(launch_rows(d, "simt_forward_fold", p,
-                                            (double)job->batch * (double)job->heads_kv * (double)p->row_room, stream)));
+        ATTN_TRY(attn_cuda_late(launch_rows(d, "simt_forward_fold", p, fold_blocks(p), stream)));
     if (!job->q_span.used && !job->q_span.start) return ATTN_OK;
     return attn_cuda_late(launch_rows(d, "simt_forward_pad", p, (double)job->batch * (double)job->heads_q, stream));
 }

@@ -26,6 +26,8 @@ enum { TURING_SHARED_BYTES = 65536 };
    true,                                     \
    0,                                        \
    false,                                    \
+   false,                                    \
+   ATTN_STORED_NONE,                         \
    false},
 
 /* Tensor cores: a body for masks, then one for everything. */
@@ -48,6 +50,8 @@ enum { TURING_SHARED_BYTES = 65536 };
    all,                                                                                                             \
    dtype,                                                                                                           \
    scaled,                                                                                                          \
+   false,                                                                                                           \
+   ATTN_STORED_NONE,                                                                                                \
    false},
 #define SM70(module, ...) TENSOR(sm70, module, "", ATTN_F16, false, __VA_ARGS__)
 #define SM70_BF16(module, ...) TENSOR(sm70, module##_bf16, "_bf16", ATTN_BF16, true, __VA_ARGS__)
@@ -59,33 +63,51 @@ enum { TURING_SHARED_BYTES = 65536 };
   TENSOR(sm80, module, "_k" #keys "_f16", ATTN_F16, false, dk, dv, keys, __VA_ARGS__) \
   TENSOR(sm80, module, "_k" #keys "_bf16", ATTN_BF16, false, dk, dv, keys, __VA_ARGS__)
 
-/* Tensor cores, few queries. */
-#define FEW(family, module, d, rows, blocks_per_sm, suffix, dtype) \
-  {#family,                                                        \
-   "forward_" #family "_few_d" #d suffix,                          \
-   #module,                                                        \
-   #family "_few_" #d suffix,                                      \
-   d,                                                              \
-   d,                                                              \
-   rows,                                                           \
-   0,                                                              \
-   FEW_THREADS,                                                    \
-   FEW_SHARED(d, rows),                                            \
-   blocks_per_sm,                                                  \
-   true,                                                           \
-   dtype,                                                          \
-   false,                                                          \
-   true},
-#define HALVES_FEW(family, module, ...) FEW(family, module, __VA_ARGS__, "", ATTN_F16)
-#define SM70_FEW(...) HALVES_FEW(sm70, __VA_ARGS__)
-#define SM75_FEW(...) HALVES_FEW(sm75, __VA_ARGS__)
-#define SM80_FEW(...) FEW(sm80, __VA_ARGS__, "_f16", ATTN_F16) FEW(sm80, __VA_ARGS__, "_bf16", ATTN_BF16)
+/* Tensor cores, few queries; those of 8 rows a block are for no more. */
+#define FEW(family, module, kernel, label, d, rows, most_rows, shared_bytes, blocks_per_sm, dtype, stored, persistent) \
+  {#family,                                                                                                            \
+   "forward_" #family label,                                                                                           \
+   #module,                                                                                                            \
+   #module kernel,                                                                                                     \
+   d,                                                                                                                  \
+   d,                                                                                                                  \
+   rows,                                                                                                               \
+   most_rows,                                                                                                          \
+   FEW_THREADS,                                                                                                        \
+   shared_bytes,                                                                                                       \
+   blocks_per_sm,                                                                                                      \
+   true,                                                                                                               \
+   dtype,                                                                                                              \
+   false,                                                                                                              \
+   true,                                                                                                               \
+   stored,                                                                                                             \
+   persistent},
+#define RING(family, module, label, suffix, d, rows, most_rows, keys, depth, blocks_per_sm, dtype, stored) \
+  FEW(family, module, "_" #d "_" #rows suffix, label #rows "_d" #d suffix, d, rows, most_rows,             \
+      RING_SHARED(d, rows, keys, depth, (stored) != ATTN_STORED_CODES), blocks_per_sm, dtype, stored, true)
+#define SM70_FEW(module, d, rows, blocks_per_sm)                                                            \
+  FEW(sm70, module, "_" #d, "_few" #rows "_d" #d, d, rows, 0, FEW_SHARED(d, rows), blocks_per_sm, ATTN_F16, \
+      ATTN_STORED_NONE, false)
+#define SM75_RING(module, d, rows, most_rows, keys, depth, blocks_per_sm) \
+  RING(sm75, module, "_few", "", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_F16, ATTN_STORED_NONE)
+#define SM80_RING(module, d, rows, most_rows, keys, depth, blocks_per_sm)                                        \
+  RING(sm80, module, "_few", "_f16", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_F16, ATTN_STORED_NONE) \
+  RING(sm80, module, "_few", "_bf16", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_BF16, ATTN_STORED_NONE)
+#define SM70_STORED(module, d, rows, most_rows, keys, depth, blocks_per_sm) \
+  RING(sm70, module, "_stored", "", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_F16, ATTN_STORED_CODES)
+#define SM75_STORED(module, d, rows, most_rows, keys, depth, blocks_per_sm) \
+  RING(sm75, module, "_stored", "", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_F16, ATTN_STORED_ANY)
+#define SM80_STORED(module, d, rows, most_rows, keys, depth, blocks_per_sm) \
+  RING(sm80, module, "_stored", "", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_F16, ATTN_STORED_CODES)
+#define SM80_MIXED(module, d, rows, most_rows, keys, depth, blocks_per_sm) \
+  RING(sm80, module, "_mixed", "", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_F16, ATTN_STORED_ANY)
 
 static const attn_forward_kernel kernels[] = {
-    SM70_FEW_SHAPES(SM70_FEW) SM75_FEW_SHAPES(SM75_FEW) SM80_FEW_SHAPES(SM80_FEW) SM70_SHAPES(SM70)
-        SM70_BF16_SHAPES(SM70_BF16) SM75_SHAPES(SM75) SM80_SHAPES(SM80) SM80_SMALL_SHAPES(SM80_SMALL)
-            SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16) SIMT("64", 64, 128, 0) SIMT("128", 128, 128, 0)
-                SIMT("256", 256, 64, 0) SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
+    SM70_FEW_SHAPES(SM70_FEW) SM75_RING_SHAPES(SM75_RING) SM80_RING_SHAPES(SM80_RING) SM70_STORED_SHAPES(SM70_STORED)
+        SM75_STORED_SHAPES(SM75_STORED) SM80_STORED_SHAPES(SM80_STORED) SM80_MIXED_SHAPES(SM80_MIXED) SM70_SHAPES(SM70)
+            SM70_BF16_SHAPES(SM70_BF16) SM75_SHAPES(SM75) SM80_SHAPES(SM80) SM80_SMALL_SHAPES(SM80_SMALL)
+                SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16) SIMT("64", 64, 128, 0) SIMT("128", 128, 128, 0)
+                    SIMT("256", 256, 64, 0) SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
 #define FITS(family, bytes, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                  \
@@ -133,11 +155,26 @@ const attn_cuda_family *attn_cuda_family_of(const char *name)
 
 static bool is_tensor(const attn_forward_kernel *k) { return strcmp(k->family, "simt") != 0; }
 
+/* Whether kernels over stored rows take it as k or v. */
+static bool is_stored(const attn_forward_kernel *k, const attn_job *job, const attn_view *t)
+{
+    if (t->dtype == ATTN_F16) return k->stored == ATTN_STORED_ANY;
+    if (t->dtype == ATTN_Q8_0 || t->dtype == ATTN_Q4_0) return true;
+    if (t->dtype != ATTN_I8 && t->dtype != ATTN_F8_E4M3 && t->dtype != ATTN_F8_E5M2) return false;
+    return !t->scale || (!t->scale_stride[2] && !(job->page_size && t->scale_stride[0]));
+}
+
 /* Why a kernel on tensor cores does not serve a problem, whatever its head sizes; NULL: it does. */
 static const char *not_for_tensor_cores(const attn_forward_kernel *k, const attn_job *job)
 {
     const int64_t most = (int64_t)1 << 30;
-    if (job->q.dtype != k->dtype || job->k.dtype != k->dtype || job->v.dtype != k->dtype)
+    if (k->stored) {
+        if (job->q.dtype != k->dtype) return "it takes q in f16";
+        if (!is_stored(k, job, &job->k) || !is_stored(k, job, &job->v))
+            return k->stored == ATTN_STORED_ANY
+                       ? "it takes k and v in f16, q8_0, q4_0, and in i8 and f8 with one scale for all rows of a head"
+                       : "it takes k and v in q8_0, q4_0, and in i8 and f8 with one scale for all rows of a head";
+    } else if (job->q.dtype != k->dtype || job->k.dtype != k->dtype || job->v.dtype != k->dtype)
         return k->dtype == ATTN_F16 ? "it takes q, k and v in f16" : "it takes q, k and v in bf16";
     if (job->max_k > most || job->max_q > most / attn_max(1, job->group) || job->page_size > most)
         return "it counts rows and keys up to 2^30";
@@ -168,7 +205,14 @@ static bool is_wanted(const attn_forward_kernel *k, const attn_cuda_device *d, c
 static bool has_room(const attn_cuda_device *d, const attn_forward_kernel *k)
 {
     const int64_t own = d->capability >= 80 ? 1024 : 0;
-    return k->blocks_per_sm * (k->shared_bytes + own) <= d->shared_bytes + own;
+    return k->persistent || k->blocks_per_sm * (k->shared_bytes + own) <= d->shared_bytes + own;
+}
+
+int64_t attn_cuda_resident_blocks(const attn_cuda_device *d, const attn_forward_kernel *k)
+{
+    const int64_t own = d->capability >= 80 ? 1024 : 0;
+    const int64_t fit = (d->shared_bytes + own) / (k->shared_bytes + own);
+    return d->multiprocessors * attn_max(1, attn_min(k->blocks_per_sm, fit));
 }
 
 const attn_forward_kernel *attn_cuda_plain_forward(const attn_job *job)
@@ -199,9 +243,7 @@ const attn_forward_kernel *attn_cuda_few_forward(const attn_cuda_device *d, cons
     one.max_q = attn_min(job->max_q, attn_min(SIMT_FEW, SIMT_FEW_ROWS / attn_max(1, job->group)));
     for (int n = 0; n < KERNELS && one.max_q; n++) {
         const attn_forward_kernel *k = &kernels[n];
-        if (k->few && strcmp(k->family, kernel->family) == 0 && is_wanted(k, d, &force) && serves(k, &one) &&
-            has_code(d, k->module))
-            return k;
+        if (k->few && is_wanted(k, d, &force) && serves(k, &one) && has_code(d, k->module)) return k;
     }
     return NULL;
 }

@@ -18,6 +18,8 @@ typedef struct attn_forward_kernel {
     int32_t dtype;         /* of q, k and v on tensor cores; simt takes all */
     bool has_doubts;       /* leaves tasks to a launch of simt behind it (kernels/bf16_halves.cuh) */
     bool few;              /* takes sequences of few queries alone (attn_simt_is_few) */
+    int32_t stored;        /* attn_stored (kernels/tensor_shapes.h) */
+    bool persistent;       /* a block goes from task to task: no more than an SM holds at once */
 } attn_forward_kernel;
 
 static inline bool attn_cuda_has_lengths(const attn_span *span) { return span->used || span->offsets || span->start; }
@@ -51,6 +53,9 @@ attn_status attn_cuda_choose_forward(const attn_cuda_device *device, const attn_
 /* Where sequences differ in length and `kernel` leaves those of few queries to another one: that one, else NULL. */
 const attn_forward_kernel *attn_cuda_few_forward(const attn_cuda_device *device, const attn_job *job,
                                                  const attn_force *force, const attn_forward_kernel *kernel);
+
+/* Blocks of a persistent kernel that a GPU holds at once. */
+int64_t attn_cuda_resident_blocks(const attn_cuda_device *device, const attn_forward_kernel *kernel);
 
 /* That of simt, which serves every problem. */
 const attn_forward_kernel *attn_cuda_plain_forward(const attn_job *job);

@@ -130,6 +130,7 @@ const char *operation_name(Operation operation)
     case SHUFFLE: return "wait at shuffle";
     case MMA: return "wait at mma";
     case LOAD_MATRICES: return "wait at load_matrices";
+    case TRANSPOSE: return "wait at transpose_pairs";
     }
     return "?";
 }
@@ -200,7 +201,7 @@ void Worker::start()
     }
     for (unsigned i = 0; i < threads; i++) {
         fiber[i].waits = RUNNING;
-        fiber[i].posted = fiber[i].copies = 0;
+        fiber[i].posted = fiber[i].copies = fiber[i].groups = 0;
         /* Staggered tops: equal offsets would share a few cache sets. */
         char *top = fiber[i].stack + STACK_BYTES - 2 * PAGE - (i * 5 % 31) * 64;
         fiber_prepare(fiber[i].context, fiber[i].stack, top, fiber_main);

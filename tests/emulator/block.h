@@ -21,10 +21,10 @@ enum : unsigned {
     SHARED_LIMIT = 256 << 10,
     /* A prime: a full queue computes, and must not stand in for a forgotten mma_complete. */
     MAX_POSTED = 61,
-    COPY_BYTES = 16
+    COPY_GROUPS = 16 /* of a thread, closed and not waited for */
 };
 
-enum Operation : uint8_t { RUNNING, EXITED, AT_BARRIER, WARP_BARRIER, SHUFFLE, MMA, LOAD_MATRICES };
+enum Operation : uint8_t { RUNNING, EXITED, AT_BARRIER, WARP_BARRIER, SHUFFLE, MMA, LOAD_MATRICES, TRANSPOSE };
 
 /* The one collective of a warp that is in flight: lanes leave operands, the last one computes, all take results. */
 struct Exchange {
@@ -43,10 +43,11 @@ struct PostedMma {
     Where where;
 };
 
-/* An asynchronous copy of 16 bytes that its thread has not waited for yet. */
+/* An asynchronous copy that its thread has not waited for yet. */
 struct Copy {
     void *to;
     const void *from;
+    size_t bytes;     /* 4, 8 or 16 */
     bool wanted;      /* otherwise zeros arrive */
     const void *code; /* where it was issued, for the checks */
     Where where;
@@ -63,7 +64,8 @@ struct Fiber {
     unsigned posted;
     Copy *copy; /* [copy_capacity], of which the first `copies` are pending */
     unsigned copies, copy_capacity;
-    Operation waits; /* for what, if it cannot run */
+    unsigned group_end[COPY_GROUPS], groups; /* closed ones, by the number of copies before their end */
+    Operation waits;                         /* for what, if it cannot run */
     Where where;
 };
 

@@ -118,6 +118,15 @@ void load_matrices(uint32_t *r, const void *row, uint4 values, bool transposed, 
     }
 }
 
+uint32_t transpose_pairs(uint32_t value, Where where)
+{
+    Fiber *me = self;
+    arrive(me, TRANSPOSE, value, where);
+    const uint32_t *word = me->warp->exchange.out;
+    const unsigned row = me->lane / 4, column = me->lane % 4 * 2, half = row % 2 * 16;
+    return (word[4 * column + row / 2] >> half & 0xffffu) | (word[4 * column + 4 + row / 2] >> half & 0xffffu) << 16;
+}
+
 /* Computes what the lanes of a warp have posted; all must have posted the same instructions. */
 static void compute_posted(Warp *warp, unsigned count)
 {

@@ -26,7 +26,7 @@ static Copy &append(Fiber *me)
     return me->copy[me->copies++];
 }
 
-void copy_async(void *to, const void *from, bool wanted, Where where)
+void copy_async(void *to, const void *from, size_t bytes, bool wanted, Where where)
 {
     Fiber *me = self;
     if (!worker->owns_shared(to) || (wanted && worker->owns_shared(from))) {
@@ -42,20 +42,47 @@ void copy_async(void *to, const void *from, bool wanted, Where where)
             worker->abandon();
         }
     Copy &copy = append(me);
-    copy = {to, from, wanted, __builtin_return_address(0), where};
+    copy = {to, from, bytes, wanted, __builtin_return_address(0), where};
     shadow_copy_issued(copy);
+}
+
+void close_copies(Where where)
+{
+    Fiber *me = self;
+    if (me->groups == COPY_GROUPS) {
+        report("%u groups of copies wait at %s:%d", unsigned(COPY_GROUPS), base_name(where.file), where.line);
+        worker->abandon();
+    }
+    me->group_end[me->groups++] = me->copies;
+}
+
+/* The first `count` of those that are pending. */
+static void complete(Fiber *me, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        const Copy &copy = me->copy[i];
+        shadow_copy_arrived(copy);
+        if (copy.wanted) memcpy(copy.to, copy.from, copy.bytes);
+        else memset(copy.to, 0, copy.bytes);
+    }
+    me->copies -= count;
+    memmove(me->copy, me->copy + count, me->copies * sizeof *me->copy);
 }
 
 void copies_complete()
 {
+    if (self->copies != 0) complete(self, self->copies);
+    self->groups = 0;
+}
+
+void copies_complete_but(unsigned last)
+{
     Fiber *me = self;
-    for (unsigned i = 0; i < me->copies; i++) {
-        const Copy &copy = me->copy[i];
-        shadow_copy_arrived(copy);
-        if (copy.wanted) memcpy(copy.to, copy.from, COPY_BYTES);
-        else memset(copy.to, 0, COPY_BYTES);
-    }
-    me->copies = 0;
+    if (me->groups <= last) return;
+    const unsigned done = me->groups - last, count = me->group_end[done - 1];
+    if (count != 0) complete(me, count);
+    for (unsigned i = 0; i < last; i++) me->group_end[i] = me->group_end[done + i] - count;
+    me->groups = last;
 }
 
 } // namespace emulator

@@ -58,8 +58,12 @@ void mma_m16n8(MmaForm, float *d, uint4 a, uint2 b, Where);
 void mma_complete(Where);
 /* `values` is what the lane has read at `row`; r gets four words. */
 void load_matrices(uint32_t *r, const void *row, uint4 values, bool transposed, Where);
-void copy_async(void *to, const void *from, bool wanted, Where);
+/* Word `value` of an 8 x 8 matrix of 16-bit elements, a row in four lanes; the same of its transpose. */
+uint32_t transpose_pairs(uint32_t value, Where);
+void copy_async(void *to, const void *from, size_t bytes, bool wanted, Where);
+void close_copies(Where);
 void copies_complete();
+void copies_complete_but(unsigned last);
 /* Of global memory, by atomic operations. */
 void add_float(float *to, float x, Where);
 uint32_t count_up(uint32_t *counter, Where);
@@ -118,6 +122,7 @@ DEVICE tile_address tile_of(const void *p) { return reinterpret_cast<uintptr_t>(
 DEVICE char *tile_pointer(tile_address address) { return reinterpret_cast<char *>(address); }
 
 DEVICE void keep_sum(const char *&) {}
+DEVICE void keep_sum(int &) {}
 
 DEVICE bool any_of_warp(bool condition, HERE)
 {
@@ -198,15 +203,22 @@ DEVICE void load_matrices_transposed(uint32_t (&r)[4], tile_address row, HERE)
     emulator::load_matrices(r, at, load_vector<uint4>(at, file, line), true, {file, line});
 }
 
-DEVICE void copy_async(tile_address to, const void *from, bool wanted, HERE)
+template <int Bytes = 16> DEVICE void copy_async(tile_address to, const void *from, bool wanted, HERE)
 {
-    emulator::copy_async(tile_pointer(to), from, wanted, {file, line});
+    static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "one copy of the machine");
+    emulator::copy_async(tile_pointer(to), from, Bytes, wanted, {file, line});
 #ifndef EMULATOR_CHECKED /* touched here, so that a fault has the kernel's line */
-    const uint4 poison = {~0u, ~0u, ~0u, ~0u};
     if (wanted) (void)*static_cast<const volatile char *>(from);
-    memcpy(tile_pointer(to), &poison, sizeof poison);
+    memset(tile_pointer(to), 0xff, Bytes);
 #endif
 }
+
+template <int Bytes = 16> DEVICE void copy_async(tile_address to, const void *from, HERE)
+{
+    copy_async<Bytes>(to, from, true, file, line);
+}
+
+DEVICE uint32_t transpose_pairs(uint32_t word, HERE) { return emulator::transpose_pairs(word, {file, line}); }
 
 DEVICE void add_float(float *to, float x, HERE) { emulator::add_float(to, x, {file, line}); }
 DEVICE uint32_t take_ticket(uint32_t *counter, HERE) { return emulator::count_up(counter, {file, line}); }
@@ -217,7 +229,9 @@ DEVICE void wait_for_turn(const uint32_t *counter, uint32_t turn, uint32_t seen,
 }
 DEVICE void signal_turn(uint32_t *counter, HERE) { (void)emulator::count_up(counter, {file, line}); }
 
+DEVICE void close_copies(HERE) { emulator::close_copies({file, line}); }
 DEVICE void copies_complete() { emulator::copies_complete(); }
+template <int Last> DEVICE void copies_complete_but() { emulator::copies_complete_but(Last); }
 
 DEVICE uint32_t float_bits(float x)
 {
@@ -233,6 +247,14 @@ DEVICE float bits_float(uint32_t u)
     return x;
 }
 
+DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector)
+{
+    const uint64_t bytes = uint64_t(b) << 32 | a;
+    uint32_t word = 0;
+    for (int i = 0; i < 4; i++) word |= (uint32_t(bytes >> 8 * (selector >> 4 * i & 7)) & 0xffu) << 8 * i;
+    return word;
+}
+
 DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) { return uint32_t(uint64_t(a) * b >> 32); }
 
 #ifdef __F16C__
@@ -245,6 +267,26 @@ DEVICE float high_half(uint32_t pair) { return emulator::half_to_float(uint16_t(
 DEVICE uint32_t half_bits(float x) { return emulator::float_to_half(x); }
 #endif
 DEVICE uint32_t pack_half2(float low, float high) { return half_bits(low) | half_bits(high) << 16; }
+
+/* Products and sums of two halves are exact in double. */
+DEVICE uint32_t multiply_half2(uint32_t a, uint32_t b)
+{
+    return pack_half2(low_half(a) * low_half(b), high_half(a) * high_half(b));
+}
+
+DEVICE uint32_t half_sum_bits(float a, float b)
+{
+    const double sum = double(a) + b;
+    const float rounded = float(sum); /* to odd, so that rounding again is right */
+    uint32_t bits = float_bits(rounded);
+    if (double(rounded) != sum && (bits & 1) == 0) bits += (fabs(double(rounded)) < fabs(sum)) ? 1 : -1;
+    return half_bits(bits_float(bits));
+}
+
+DEVICE uint32_t add_half2(uint32_t a, uint32_t b)
+{
+    return half_sum_bits(low_half(a), low_half(b)) | half_sum_bits(high_half(a), high_half(b)) << 16;
+}
 
 /* The approximations are the exact functions, but for the subnormals that the instructions flush. */
 DEVICE float flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }

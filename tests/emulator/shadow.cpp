@@ -214,11 +214,11 @@ void store_checked(void *to, const void *from, size_t bytes)
 
 void shadow_copy_issued(const Copy &copy)
 {
-    if (copy.wanted) check_vector(copy.from, COPY_BYTES, false, copy.code);
-    check_vector(copy.to, COPY_BYTES, true, copy.code);
+    if (copy.wanted) check_vector(copy.from, copy.bytes, false, copy.code);
+    check_vector(copy.to, copy.bytes, true, copy.code);
     Cell *cell = worker->shadow->cell + (static_cast<char *>(copy.to) - worker->shared);
-    for (unsigned i = 0; i < COPY_BYTES; i++) cell[i].write.pending = true;
-    memset(copy.to, 0xff, COPY_BYTES);
+    for (size_t i = 0; i < copy.bytes; i++) cell[i].write.pending = true;
+    memset(copy.to, 0xff, copy.bytes);
 }
 
 void shadow_copy_arrived(const Copy &copy)
@@ -227,7 +227,7 @@ void shadow_copy_arrived(const Copy &copy)
     const unsigned thread = self->index, warp = thread / LANES;
     const size_t offset = size_t(static_cast<char *>(copy.to) - worker->shared);
     const Access now = {shadow->clock[warp][warp], code_of(copy.code), uint16_t(thread), false};
-    for (size_t i = offset; i < offset + COPY_BYTES; i++) {
+    for (size_t i = offset; i < offset + copy.bytes; i++) {
         shadow->cell[i].write.pending = false;
         check_byte(shadow, i, true, now);
     }
@@ -251,7 +251,7 @@ void shadow_copy_issued(const Copy &copy)
 {
     const void *const from = copy.wanted ? copy.from : copy.to;
     for (const void *address : {from, static_cast<const void *>(copy.to)})
-        if ((reinterpret_cast<uintptr_t>(address) & (COPY_BYTES - 1)) != 0) misaligned(address, COPY_BYTES, copy.where);
+        if ((reinterpret_cast<uintptr_t>(address) & (copy.bytes - 1)) != 0) misaligned(address, copy.bytes, copy.where);
 }
 
 void shadow_copy_arrived(const Copy &) {}

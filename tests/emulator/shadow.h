@@ -18,7 +18,7 @@ void shadow_warp_barrier(Shadow *, unsigned warp);
  * `code` is the return address of the instrumentation's call. */
 void shadow_check(const void *address, size_t bytes, bool is_write, const void *code);
 
-/* The 16 bytes of an asynchronous copy. It writes twice, when it is issued and when it arrives; nobody may touch
+/* The bytes of an asynchronous copy. It writes twice, when it is issued and when it arrives; nobody may touch
  * them in between. In both builds a misaligned address is reported. */
 void shadow_copy_issued(const Copy &);
 void shadow_copy_arrived(const Copy &);

@@ -144,7 +144,7 @@ static int exists(const struct row *r, int type)
 static int64_t few_size(const char *family, int64_t d, int64_t dv)
 {
     static const int64_t each[] = {64, 128, 256};
-    const int count = strcmp(family, "sm70") ? 2 : 3;
+    const int count = strcmp(family, "sm75") ? 3 : 2;
     for (int n = 0; n < count; n++)
         if (d <= each[n] && dv <= each[n]) return each[n];
     return 0;
@@ -158,11 +158,14 @@ static void expected_kernel(int feature, int size, int type, const char *family,
     const char *shape = strstr(kernel, "_d");
     const struct row r = row_of(feature, size, type);
     const int64_t few = r.p.q.shape[2] == 1 ? few_size(family, sizes[size].d, sizes[size].dv) : 0;
-    if (!strcmp(family, "simt") || !suffix || !shape || ((!volta || *suffix) && !strcmp(shape, "_d576_512")) ||
-        (turing && *suffix))
+    const int decodes = few && strcmp(family, "simt");
+    if (decodes && (types[type].kv == ATTN_I8 || types[type].kv == ATTN_Q8_0))
+        snprintf(label, bytes, "forward_%s_stored8_d%d", family, (int)few);
+    else if (!strcmp(family, "simt") || !suffix || !shape || ((!volta || *suffix) && !strcmp(shape, "_d576_512")) ||
+             (turing && *suffix))
         snprintf(label, bytes, "forward_simt");
     else if (few && (newer || !*suffix))
-        snprintf(label, bytes, "forward_%s_few_d%d%s", family, (int)few, newer && !*suffix ? "_f16" : suffix);
+        snprintf(label, bytes, "forward_%s_few8_d%d%s", family, (int)few, newer && !*suffix ? "_f16" : suffix);
     else snprintf(label, bytes, "forward_%s%s%s%s", family, shape, newer && !*suffix ? "_f16" : suffix, all);
 }
 
@@ -247,7 +250,9 @@ static void kernel_is_forced(void **state)
                     assert_string_equal(plan.kernel, label);
                 } else {
                     const int takes = types[t].suffix && (!*types[t].suffix || !strcmp(forced, "sm70"));
-                    calls_expect(status, ATTN_UNSUPPORTED, takes ? "its head sizes" : "it takes q, k and v in f16");
+                    const int stored = types[t].kv == ATTN_I8 || types[t].kv == ATTN_Q8_0;
+                    calls_expect(status, ATTN_UNSUPPORTED,
+                                 takes || stored ? "its head sizes" : "it takes q, k and v in f16");
                 }
             }
     attn_destroy(ctx);
@@ -278,7 +283,7 @@ static void few_of_a_batch(void **state)
     struct row r = row_of(0, 3, 0); /* 64 columns, f16 */
     attn_plan plan = ATTN_PLAN_INIT;
     pack(&r, 0);
-    snprintf(expected, sizeof expected, "few queries by forward_%s_few_d64", native);
+    snprintf(expected, sizeof expected, "few queries by forward_%s_few%d_d64", native, strcmp(native, "sm80") ? 8 : 16);
     calls_succeed(attn_query(of_gpu, ATTN_OP_FORWARD, &r.p, NULL, NULL, &plan));
     assert_non_null(strstr(plan.reason, expected));
     snprintf(text, sizeof text, "kernel=forward_%s_d64_64", forced);
@@ -288,12 +293,49 @@ static void few_of_a_batch(void **state)
     attn_destroy(ctx);
 }
 
+static void expect_decode(struct row *r, const char *kernel)
+{
+    attn_plan plan = ATTN_PLAN_INIT;
+    calls_succeed(attn_query(of_gpu, ATTN_OP_FORWARD, &r->p, NULL, NULL, &plan));
+    assert_string_equal(plan.kernel, kernel);
+}
+
+/* Few queries over K and V of other types, each its own: but not where rows have factors of their own. */
+static void few_of_stored_types(void **state)
+{
+    (void)state;
+    static const int32_t kinds[] = {ATTN_Q8_0, ATTN_Q4_0, ATTN_I8, ATTN_F8_E4M3, ATTN_F8_E5M2};
+    const int volta = !strcmp(native, "sm70"), newer = !strcmp(native, "sm80");
+    char stored[48], mixed[48];
+    snprintf(stored, sizeof stored, "forward_%s_stored8_d128", native);
+    snprintf(mixed, sizeof mixed, "forward_%s", volta ? "simt" : newer ? "sm80_mixed8_d128" : "sm75_stored8_d128");
+    for (int n = 0; n < COUNT(kinds); n++) {
+        struct row r = row_of(0, 8, 0); /* 128 columns, f16 */
+        reshape(&r, HQ, HKV, 1, SK);
+        r.p.k = attn_bhsd(r.k, (attn_dtype)kinds[n], B, HKV, SK, r.d);
+        r.p.v = attn_bhsd(r.v, (attn_dtype)kinds[(n + 1) % COUNT(kinds)], B, HKV, SK, r.dv);
+        r.p.k.scale = r.p.k.dtype == ATTN_I8 ? r.scale : NULL;
+        r.p.v.scale = r.p.v.dtype == ATTN_I8 ? r.scale : NULL;
+        expect_decode(&r, stored);
+        attn_tensor *scaled = r.p.k.scale ? &r.p.k : r.p.v.scale ? &r.p.v : NULL;
+        if (scaled) {
+            scaled->scale_stride[2] = 1;
+            expect_decode(&r, "forward_simt");
+            scaled->scale_stride[2] = 0, scaled->scale_stride[1] = 1;
+            expect_decode(&r, stored);
+        }
+        r.p.k = attn_bhsd(r.k, ATTN_F16, B, HKV, SK, r.d);
+        expect_decode(&r, mixed);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_served),  cmocka_unit_test(rows_are_served_by_their_memory),
-        cmocka_unit_test(family_is_forced), cmocka_unit_test(kernel_is_forced),
-        cmocka_unit_test(label_is_forced),  cmocka_unit_test(few_of_a_batch),
+        cmocka_unit_test(rows_are_served),     cmocka_unit_test(rows_are_served_by_their_memory),
+        cmocka_unit_test(family_is_forced),    cmocka_unit_test(kernel_is_forced),
+        cmocka_unit_test(label_is_forced),     cmocka_unit_test(few_of_a_batch),
+        cmocka_unit_test(few_of_stored_types),
     };
     attn_device_info info = {.struct_size = sizeof info};
     void *data;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * bf16 over the range of float32: what a kernel that computes in a narrower format may get wrong. Very large and very small
  * tensors, keys and values that grow in the middle of a sequence, rows whose largest weight falls on a value of zero,
- * infinite values. */
+ * infinite values. The same of few f16 queries over quantised keys and values, whose scales say more than a half holds. */
 #include "suite_case.h"
 
 #include <math.h>
@@ -16,6 +16,7 @@ struct range {
     int splits, layout, all_see_all;             /* no causal mask: a masked infinity may become NaN */
     float softcap;
     float first_query; /* what the first number of each query becomes, if not 0 */
+    int32_t stored;    /* of k and v beside f16 queries; 0: all is bf16 */
 };
 
 static void multiply(float *x, float factor)
@@ -109,6 +110,19 @@ static void infinite_value(int64_t j, float *k, float *v)
     if (j == 77) v[5] = INFINITY;
 }
 
+static void nan_value(int64_t j, float *k, float *v)
+{
+    (void)k;
+    if (j == 77) v[5] = NAN;
+}
+
+/* One block of 32 alone. */
+static void one_block_grows(int64_t j, float *k, float *v)
+{
+    (void)k;
+    for (int d = 32; d < 64 && j == 50; d++) v[d] *= 1e6f;
+}
+
 static const struct range ranges[] = {
     {.name = "v-1e30", .q = 1, .k = 1, .v = 1e30f},
     {.name = "v-1e-30", .q = 1, .k = 1, .v = 1e-30f},
@@ -144,6 +158,22 @@ static const struct range ranges[] = {
     {.name = "keys-grow-softcap", .q = 1e-5f, .k = 1, .v = 1, .edit = keys_grow, .softcap = 3},
     {.name = "zero-rules-in-pieces", .q = 0, .k = 1, .v = 1, .scale = 1, .edit = zero_rules_by_far, .splits = 3},
     {.name = "queries-of-two-sizes", .q = 1e-3f, .k = 1e3f, .v = 1, .edit = first_number_is_zero, .first_query = 1e8f},
+    {.name = "q8_0-v-1e6", .q = 1, .k = 1, .v = 1e6f, .stored = ATTN_Q8_0},
+    {.name = "q4_0-v-1e5", .q = 1, .k = 1, .v = 1e5f, .stored = ATTN_Q4_0},
+    {.name = "q8_0-v-1e-5", .q = 1, .k = 1, .v = 1e-5f, .stored = ATTN_Q8_0},
+    {.name = "q8_0-q-1e-4-k-1e4", .q = 1e-4f, .k = 1e4f, .v = 1, .stored = ATTN_Q8_0},
+    {.name = "q8_0-values-grow", .q = 1, .k = 1, .v = 1, .edit = values_grow, .stored = ATTN_Q8_0},
+    {.name = "q8_0-values-grow-in-pieces",
+     .q = 1,
+     .k = 1,
+     .v = 1,
+     .edit = values_grow,
+     .splits = 3,
+     .stored = ATTN_Q8_0},
+    {.name = "q8_0-one-block-grows", .q = 1, .k = 1, .v = 1, .edit = one_block_grows, .stored = ATTN_Q8_0},
+    {.name = "q4_0-values-grow", .q = 1, .k = 1, .v = 0.1f, .edit = values_grow, .stored = ATTN_Q4_0},
+    {.name = "e4m3-nan-value", .q = 1, .k = 1, .v = 1, .edit = nan_value, .all_see_all = 1, .stored = ATTN_F8_E4M3},
+    {.name = "e5m2-nan-value", .q = 1, .k = 1, .v = 1, .edit = nan_value, .all_see_all = 1, .stored = ATTN_F8_E5M2},
 };
 enum { RANGES = sizeof ranges / sizeof *ranges };
 
@@ -159,6 +189,7 @@ static struct suite_case case_of(const struct range *r)
                            .sk = KEYS,
                            .d = COLUMNS,
                            .mask = r->all_see_all ? 0 : ATTN_CAUSAL};
+    if (r->stored) c.q_type = ATTN_F16, c.k_type = c.v_type = r->stored, c.out_type = ATTN_F32, c.sq = 3;
     c.fill_q.amount = r->q, c.fill_k.amount = r->k, c.fill_v.amount = r->v;
     if (r->q == 0) c.fill_q.kind = FILL_CONSTANT, c.fill_q.amount = 1;
     c.scale = r->scale, c.softcap = r->softcap, c.num_splits = r->splits, c.layout = r->layout;

@@ -69,6 +69,28 @@ static void note_kernel(struct suite_check *check, const char *kernel)
         }
 }
 
+/* Whether kernels for few queries read K or V as they are stored: one scale for all rows of a head. */
+static int is_stored(const struct suite_target *target, const attn_problem *p, const attn_tensor *t)
+{
+    if (t->dtype == ATTN_F16) return strcmp(target->isa, "sm70") != 0;
+    if (t->dtype == ATTN_Q8_0 || t->dtype == ATTN_Q4_0) return 1;
+    if (t->dtype != ATTN_I8 && t->dtype != ATTN_F8_E4M3 && t->dtype != ATTN_F8_E5M2) return 0;
+    return !t->scale ||
+           !((t->shape[2] > 1 && t->scale_stride[2]) || (p->page_table && t->shape[0] > 1 && t->scale_stride[0]));
+}
+
+/* f16 queries, up to 16 of a sequence and 64 of a group. */
+static int has_few_stored(const struct suite_target *target, const attn_problem *p)
+{
+    const int64_t most = !strcmp(target->isa, "sm80") || !strcmp(target->isa, "sm70") ? 256
+                         : !strcmp(target->isa, "sm75")                               ? 128
+                                                                                      : 0;
+    const int64_t queries = p->q_len.max ? p->q_len.max : p->q.shape[2];
+    return p->q.dtype == ATTN_F16 && is_stored(target, p, &p->k) && is_stored(target, p, &p->v) &&
+           p->q.shape[3] <= most && p->v.shape[3] <= most && queries <= 16 &&
+           queries * (p->q.shape[1] / p->k.shape[1]) <= 64;
+}
+
 /* The family that serves a problem on a target: tensor cores take two types and some head sizes, all else is simt's. */
 static const char *family_of(const struct suite_target *target, const attn_problem *p)
 {
@@ -79,6 +101,11 @@ static const char *family_of(const struct suite_target *target, const attn_probl
     if (type == ATTN_BF16 && !strcmp(target->isa, "sm75")) return "simt"; /* these tensor cores have no bf16 */
     return one && p->q.shape[3] <= (largest ? 576 : 320) && p->v.shape[3] <= (largest ? 512 : 256) ? target->isa
                                                                                                    : "simt";
+}
+
+static const char *forward_family_of(const struct suite_target *target, const attn_problem *p)
+{
+    return p && has_few_stored(target, p) ? target->isa : family_of(target, p);
 }
 
 /* GPUs whose blocks have 99 KB of shared memory. */
@@ -103,7 +130,7 @@ int suite_expect_plan(struct suite_check *check, const char *op, const attn_prob
 {
     const struct suite_target *target = check->target;
     int levelled = !strcmp(op, "forward") || !strcmp(op, "backward"); /* the others are one kernel a backend */
-    const char *family = strcmp(op, "backward") ? family_of(target, p) : backward_family_of(target, p);
+    const char *family = strcmp(op, "backward") ? forward_family_of(target, p) : backward_family_of(target, p);
     char kernel[64];
     snprintf(kernel, sizeof kernel, "%s_%s", op,
              !levelled               ? backend_name(target->backend)

@@ -14,7 +14,7 @@
  *   load_once(p) load_once_if(condition, p)               the same of what this block alone reads, and once
  *   mma_m8n8k4_<A>_<B>(d, a, b)                           d += a * b; <A>, <B> are row or col
  *   mma_complete()                                        before a d is read, changed otherwise or leaves its scope
- *   keep_sum(p)                                           p, a pointer, as it is: no other sum is made of what went into it
+ *   keep_sum(p)                                           p, a pointer or an int, as it is: it is not found anew from what went into it
  *   add_float(to, x)                                      *to += x in global memory, atomically, in no order
  *   take_ticket(counter)                                  what it was, and one more for the next
  *   current_turn(counter)                                 what it is
@@ -24,11 +24,16 @@
  * From sm_75 on:
  *   load_matrices(r, row) load_matrices_transposed(r, row)   ldmatrix: four 8 x 8 of 16-bit elements, a row's address a lane
  *   mma_m16n8k8_f16(d, a0, a1, b0)
+ *   transpose_pairs(word)                                 movmatrix: an 8 x 8 of 16-bit elements, row lane / 4, elements 2 (lane % 4) and one more
  * From sm_80 on:
  *   mma_m16n8k16_<type>(d, a, b0, b1)                     f16, bf16
- *   copy_async(to, from, wanted)                          16 bytes to shared memory, zeros if not wanted
+ *   copy_async<bytes>(to, from, wanted)                   4, 8 or 16 (if not said) bytes to shared memory, zeros if not wanted; without `wanted`: it is
+ *   close_copies()                                        those of this thread since the last are a group, which may be empty
  *   copies_complete()                                     this thread's have arrived; others' behind a barrier
+ *   copies_complete_but<n>()                              those of all groups but the last n closed ones
  *   exp2_approx log2_approx reciprocal_approx             subnormal results are zero
+ *   multiply_half2(a, b) add_half2(a, b)                   two halves each, rounded to nearest
+ *   permute_bytes(a, b, selector)                         byte n of the result is byte (selector >> 4 n) & 7 of b:a
  *   multiply_high(a, b)                                   upper half of a 32 x 32 bit product
  *   float_bits bits_float pack_half2 low_half high_half pack_bf16x2 low_bf16 high_bf16
  *   fmaf fmaxf fminf fabsf INFINITY, min and max of int   as C and CUDA have them

@@ -91,6 +91,7 @@ DEVICE tile_address tile_of(const void *p)
 
 /* As it is now: no other sum is made of what went into it. */
 DEVICE void keep_sum(const char *&p) { asm volatile("" : "+l"(p)); }
+DEVICE void keep_sum(int &x) { asm volatile("" : "+r"(x)); }
 
 DEVICE void load_matrices(uint32_t (&r)[4], tile_address row)
 {
@@ -108,14 +109,31 @@ DEVICE void load_matrices_transposed(uint32_t (&r)[4], tile_address row)
                  : "memory");
 }
 
-DEVICE void copy_async(tile_address to, const void *from, bool wanted)
+template <int Bytes = 16> DEVICE void copy_async(tile_address to, const void *from, bool wanted)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(wanted ? 16 : 0)
-                 : "memory");
+    if constexpr (Bytes == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(to), "l"(from), "r"(wanted ? Bytes : 0), "n"(Bytes)
+                     : "memory");
 }
 
+template <int Bytes = 16> DEVICE void copy_async(tile_address to, const void *from)
+{
+    if constexpr (Bytes == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(Bytes) : "memory");
+}
+
+DEVICE void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 DEVICE void copies_complete() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+template <int Last> DEVICE void copies_complete_but() { asm volatile("cp.async.wait_group %0;" ::"n"(Last) : "memory"); }
+
+DEVICE uint32_t transpose_pairs(uint32_t word)
+{
+    uint32_t turned;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(word));
+    return turned;
+}
 
 #define DEFINE_MMA_M16N8K16(type)                                                                                      \
     DEVICE void mma_m16n8k16_##type(float *d, const uint32_t(&a)[4], uint32_t b0, uint32_t b1)                         \
@@ -173,6 +191,22 @@ DEVICE void mma_complete() {} /* the instruction is synchronous; the emulator's 
 DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
 DEVICE float bits_float(uint32_t u) { return __uint_as_float(u); }
 DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) { return __umulhi(a, b); }
+
+DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
+
+DEVICE uint32_t multiply_half2(uint32_t a, uint32_t b)
+{
+    uint32_t product;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+    return product;
+}
+
+DEVICE uint32_t add_half2(uint32_t a, uint32_t b)
+{
+    uint32_t sum;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+    return sum;
+}
 
 DEVICE uint32_t pack_half2(float low, float high)
 {

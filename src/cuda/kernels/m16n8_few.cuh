@@ -1,94 +1,253 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of sm_80 and later, mma.m16n8k16, and of sm_75, two m16n8k8, as Families of few_forward.cuh.
+// The products of sm_80 and later, mma.m16n8k16, and of sm_75, two m16n8k8, as Families of ring_forward.cuh. They are turned round, S' = K Q' and O' = V' P', so that 16 keys or
+// columns meet 8 rows: half the sums and products of 16 rows.
 //
-// Lanes, with g = lane / 4 and t = lane % 4: of Q a lane has rows g and g + 8, of K keys g and g + 8, columns 8 t .. + 7 of a chunk of 32; S has rows g,
-// g + 8 and keys 2 t, 2 t + 1, + 8, and is P's operand as it stands; of V a lane has keys 2 t, 2 t + 1, 2 t + 8, 2 t + 9 and columns 8 g .. + 7 of a chunk of
-// 64, of which it makes operands of two keys each; so column n of O's block j is column 8 n + j of the chunk.
+// Lanes, with g = lane / 4 and t = lane % 4: S' has keys g and g + 8 of each 16, rows 2 t and 2 t + 1 of each 8. P', turned once more by movmatrix, is an operand; so O' has rows 2 t and
+// 2 t + 1 too. Halves come by ldmatrix, V transposed: columns g and g + 8 of each 16. Others by words: of K columns 4 t .. + 3 of each 16, of V columns 4 g .. + 3 of each 32,
+// keys 2 t, 2 t + 1 and 8 more, whose bytes are woven before they become halves.
 #ifndef ATTN_CUDA_M16N8_FEW_CUH
 #define ATTN_CUDA_M16N8_FEW_CUH
 
-#include "few_forward.cuh"
 #include "m16n8_products.cuh"
+#include "ring_forward.cuh"
 
-template <class Products> struct m16n8_few {
-    static constexpr int Rows = 16, Slots = 2, Scores = 8, Outputs = 32; // the last of 64 columns
+// Eights: of rows. Keys: of a step, 16 or 32. Stored: attn_stored, K and V of other kinds beside f16 queries.
+template <class Products, int Eights, int Keys, int Stored> struct m16n8_few {
+    static constexpr bool Asynchronous = Products::Asynchronous, Mixed = Stored != ATTN_STORED_NONE, HasHalves = Stored != ATTN_STORED_CODES;
+    static constexpr int Step = Keys, Tiles = Keys / 16; // of 16 keys
+    static constexpr int Rows = 8 * Eights, Halves = 2 * Eights, Scores = 4 * Eights * Tiles, Outputs = 16 * Eights; // the last of 64 columns
+    static constexpr int QueryRows = Eights, QueryWords = 2;                                                 // of a lane; of 16 columns
     struct rounded {
-        float of[4]; // from the products, as O: [2 half] of a row
+        float of[4 * Eights]; // from the products, as O
     };
 
-    DEVICE int row_of(int half) { return (lane_index() >> 2) + 8 * half; }
-    DEVICE int key_of(int e) { return 2 * (lane_index() & 3) + (e & 1) + 2 * (e & 4); }
-    DEVICE int key_of_k(int n) { return (lane_index() >> 2) + 8 * n; }
-    DEVICE int key_of_v(int n) { return 2 * (lane_index() & 3) + (n & 1) + 4 * (n & 2); }
-    DEVICE constexpr int v_apart(int n) { return (n & 1) + 4 * (n & 2); }
-    DEVICE int q_row(int lane, int slot) { return (lane >> 2) + 8 * slot; }
-    DEVICE int k_column(int lane) { return 8 * (lane & 3); }
-    DEVICE int v_column() { return 8 * (lane_index() >> 2); }
-    DEVICE int column_of(int i) { return 64 * (i / 32) + 8 * (2 * (lane_index() & 3) + (i & 1)) + i / 4 % 8; }
-    DEVICE bool is_first_of_row() { return (lane_index() & 3) == 0; }
+    DEVICE int row_of(int half) { return 8 * (half >> 1) + 2 * (lane_index() & 3) + (half & 1); }
+    DEVICE int key_of(int e) { return 16 * (e / (4 * Eights)) + (lane_index() >> 2) + 4 * (e & 2); }
+    DEVICE constexpr int half_of(int e) { return 2 * (e / 4 % Eights) + (e & 1); }
+    DEVICE constexpr int half_of_output(int i) { return 2 * (i / 4 % Eights) + (i & 1); }
+    DEVICE int column_of(int i)
+    {
+        const int j = i / (4 * Eights), second = i >> 1 & 1, g = lane_index() >> 2;
+        return Mixed ? 32 * (j / 2) + 4 * g + 2 * (j & 1) + second : 16 * j + 8 * second + g;
+    }
+    DEVICE bool is_first_of_row() { return lane_index() < 4; }
+    DEVICE int query_row(int n) { return 8 * n + (lane_index() >> 2); }
+    DEVICE int query_column(int j) { return 16 * (j / 2) + (Mixed ? 4 * (lane_index() & 3) + 2 * (j & 1) : 2 * (lane_index() & 3) + 8 * (j & 1)); }
 
     DEVICE float row_maximum(float m)
     {
-        m = fmaxf(m, shuffle_xor(m, 1));
-        return fmaxf(m, shuffle_xor(m, 2));
+#pragma unroll
+        for (int mask = 4; mask < 32; mask *= 2) m = fmaxf(m, shuffle_xor(m, mask));
+        return m;
     }
 
     DEVICE float row_total(float l)
     {
-        l += shuffle_xor(l, 1);
-        return l + shuffle_xor(l, 2);
+#pragma unroll
+        for (int mask = 4; mask < 32; mask *= 2) l += shuffle_xor(l, mask);
+        return l;
     }
 
-    DEVICE float total_rounded(const rounded &r, int half) { return r.of[2 * half]; }
+    DEVICE float total_rounded(const rounded &r, int half) { return r.of[4 * (half >> 1) + (half & 1)]; }
 
-    template <int Chunks> DEVICE void multiply_scores(const uint4 *q, const uint4 (&k)[2][Chunks], float (&s)[Scores])
+    template <int D, int Words> DEVICE void multiply_scores(const stored_rows &k, const uint32_t (&q)[Eights][Words], float (&s)[Scores])
     {
+        if constexpr (Mixed) {
+            switch (k.kind) {
+            case STORED_Q8_0: return multiply_stored<STORED_Q8_0, D>(k, q, s);
+            case STORED_Q4_0: return multiply_stored<STORED_Q4_0, D>(k, q, s);
+            case STORED_I8: return multiply_stored<STORED_I8, D>(k, q, s);
+            case STORED_E4M3: return multiply_stored<STORED_E4M3, D>(k, q, s);
+            case STORED_E5M2: return multiply_stored<STORED_E5M2, D>(k, q, s);
+            default:
+                if constexpr (HasHalves) multiply_stored<STORED_HALVES, D>(k, q, s);
+            }
+        } else {
+            constexpr int Pitch = STORED_PITCH(2 * D);
+            const tile_address at = tile_of(k.at + (lane_index() & 15) * Pitch + 16 * (lane_index() >> 4));
+            float other[Scores]; // two sums wait half as long for each other
+#pragma unroll
+            for (int e = 0; e < Scores; e++) s[e] = other[e] = 0;
+#pragma unroll
+            for (int j = 0; j < D / 16; j++)
+#pragma unroll
+                for (int m = 0; m < Tiles; m++) {
+                    uint32_t a[4];
+                    load_matrices(a, at + 16 * m * Pitch + 32 * j);
+#pragma unroll
+                    for (int n = 0; n < Eights; n++)
+                        Products::multiply((j % 2 ? other : s) + 4 * (Eights * m + n), a, q[n][2 * j], q[n][2 * j + 1]);
+                }
+            mma_complete();
+#pragma unroll
+            for (int e = 0; e < Scores; e++) s[e] += other[e];
+        }
+    }
+
+    template <int Kind, int D, int Words>
+    DEVICE void multiply_stored(const stored_rows &k, const uint32_t (&q)[Eights][Words], float (&s)[Scores])
+    {
+        const char *row = k.at + (lane_index() >> 2) * k.pitch;
 #pragma unroll
         for (int e = 0; e < Scores; e++) s[e] = 0;
 #pragma unroll
-        for (int c = 0; c < Chunks; c++) {
-            const uint4 low = load_vector<uint4>(q + 64 * c), high = load_vector<uint4>(q + 64 * c + 32);
-            const uint32_t a0[4] = {low.x, high.x, low.y, high.y}, a1[4] = {low.z, high.z, low.w, high.w};
+        for (int c = 0; c < D / 32; c++) {
+            float part[Scores];
 #pragma unroll
-            for (int n = 0; n < 2; n++) {
-                Products::multiply(s + 4 * n, a0, k[n][c].x, k[n][c].y);
-                Products::multiply(s + 4 * n, a1, k[n][c].z, k[n][c].w);
+            for (int e = 0; e < Scores; e++) part[e] = 0;
+#pragma unroll
+            for (int m = 0; m < Tiles; m++) {
+                uint32_t h[2][2][2]; // [key][of 16 columns][word]
+#pragma unroll
+                for (int n = 0; n < 2; n++) stored_key<Kind>(row + (16 * m + 8 * n) * k.pitch, c, lane_index() & 3, h[n]);
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const uint32_t a[4] = {h[0][i][0], h[1][i][0], h[0][i][1], h[1][i][1]};
+#pragma unroll
+                    for (int n = 0; n < Eights; n++)
+                        Products::multiply(part + 4 * (Eights * m + n), a, q[n][4 * c + 2 * i], q[n][4 * c + 2 * i + 1]);
+                }
+            }
+            mma_complete();
+#pragma unroll
+            for (int m = 0; m < Tiles; m++) {
+                float scale[2] = {1, 1};
+                if constexpr (stored_has_block_scale(Kind))
+#pragma unroll
+                    for (int n = 0; n < 2; n++) scale[n] = low_half(stored_scale<Kind>(row + (16 * m + 8 * n) * k.pitch, c));
+#pragma unroll
+                for (int i = 0; i < 4 * Eights; i++)
+                    s[4 * Eights * m + i] = fmaf(part[4 * Eights * m + i], scale[i >> 1 & 1], s[4 * Eights * m + i]);
+            }
+        }
+    }
+
+    // kept: bit e of element e.
+    template <int D, int Count>
+    DEVICE void multiply_values(const stored_rows &v, const float (&s)[Scores], bool drops, uint32_t kept, bool raised, const float (&shrink)[Halves],
+                                rounded &r, float (&o)[Count])
+    {
+        if (raised) {
+            // model: rare
+#pragma unroll
+            for (int n = 0; n < Eights; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) r.of[4 * n + i] *= shrink[2 * n + (i & 1)];
+#pragma unroll
+            for (int i = 0; i < Count; i++) o[i] *= shrink[half_of_output(i)];
+            // model: end
+        }
+        uint32_t p[Tiles][Eights][2];
+        const uint32_t ones[4] = {Products::Ones, Products::Ones, Products::Ones, Products::Ones};
+#pragma unroll
+        for (int m = 0; m < Tiles; m++)
+#pragma unroll
+            for (int n = 0; n < Eights; n++) {
+                uint32_t all[2];
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const int e = 4 * (Eights * m + n) + 2 * i;
+                    const uint32_t pair = Products::pack(s[e], s[e + 1]);
+                    all[i] = transpose_pairs(pair);
+                    p[m][n][i] = all[i];
+                    if (drops) {
+                        // model: rare
+                        p[m][n][i] = transpose_pairs(pair & ((kept >> e & 1 ? 0xffffu : 0u) | (kept >> e & 2 ? 0xffff0000u : 0u)));
+                        // model: end
+                    }
+                }
+                Products::multiply(r.of + 4 * n, ones, all[0], all[1]);
+            }
+#pragma unroll
+        for (int m = 0; m < Tiles; m++) {
+            const stored_rows of_tile = {v.at + 16 * m * v.pitch, v.pitch, v.kind};
+            if constexpr (Mixed) {
+                switch (v.kind) {
+                case STORED_Q8_0: add_stored<STORED_Q8_0, D>(of_tile, p[m], o); break;
+                case STORED_Q4_0: add_stored<STORED_Q4_0, D>(of_tile, p[m], o); break;
+                case STORED_I8: add_stored<STORED_I8, D>(of_tile, p[m], o); break;
+                case STORED_E4M3: add_stored<STORED_E4M3, D>(of_tile, p[m], o); break;
+                case STORED_E5M2: add_stored<STORED_E5M2, D>(of_tile, p[m], o); break;
+                default:
+                    if constexpr (HasHalves) add_stored<STORED_HALVES, D>(of_tile, p[m], o);
+                }
+            } else {
+                constexpr int Pitch = STORED_PITCH(2 * D);
+                const int l = lane_index();
+                const tile_address at = tile_of(v.at + ((l & 7) + 8 * (l >> 4)) * Pitch + 16 * (l >> 3 & 1)) + 16 * m * Pitch;
+#pragma unroll
+                for (int j = 0; j < D / 16; j++) {
+                    uint32_t a[4];
+                    load_matrices_transposed(a, at + 32 * j);
+#pragma unroll
+                    for (int n = 0; n < Eights; n++) Products::multiply(o + 4 * (Eights * j + n), a, p[m][n][0], p[m][n][1]);
+                }
             }
         }
         mma_complete();
     }
 
-    DEVICE uint32_t pair_low(uint32_t a, uint32_t b) { return (a & 0xffffu) | b << 16; }
-    DEVICE uint32_t pair_high(uint32_t a, uint32_t b) { return a >> 16 | (b & 0xffff0000u); }
-
-    // kept: bit e of element e.
-    template <int Wide, int Count>
-    DEVICE void multiply_values(const float (&s)[Scores], uint32_t kept, const uint4 (&v)[4][Wide], bool raised,
-                                const float (&shrink)[2], rounded &r, float (&o)[Count])
+    // Word i of a row's four values, of two keys, as halves of both: [column].
+    template <int Kind> DEVICE void weave(const char *first, const char *second, int block, uint32_t (&h)[4])
     {
-        if (raised) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) r.of[i] *= shrink[i >> 1];
-#pragma unroll
-            for (int i = 0; i < Count; i++) o[i] *= shrink[i >> 1 & 1];
+        const int g = lane_index() >> 2;
+        if constexpr (Kind == STORED_HALVES) {
+            const uint2 a = load_vector<uint2>(first + 64 * block + 8 * g), b = load_vector<uint2>(second + 64 * block + 8 * g);
+            h[0] = permute_bytes(a.x, b.x, 0x5410), h[1] = permute_bytes(a.x, b.x, 0x7632);
+            h[2] = permute_bytes(a.y, b.y, 0x5410), h[3] = permute_bytes(a.y, b.y, 0x7632);
+        } else {
+            const uint32_t a = stored_codes<Kind>(first, block, g), b = stored_codes<Kind>(second, block, g);
+            uint32_t two[2];
+            stored_halves<Kind>(permute_bytes(a, b, 0x5140), two), h[0] = two[0], h[1] = two[1];
+            stored_halves<Kind>(permute_bytes(a, b, 0x7362), two), h[2] = two[0], h[3] = two[1];
         }
-        uint32_t p[4];
+    }
+
+    template <int Kind, int D, int Count> DEVICE void add_stored(const stored_rows &v, uint32_t (&p)[Eights][2], float (&o)[Count])
+    {
+        constexpr int Blocks = D / 32;
+        const char *row[4]; // keys 2 t, 2 t + 1 and 8 more
+        uint32_t scale[Blocks][2];
 #pragma unroll
-        for (int j = 0; j < 4; j++) p[j] = Products::pack(s[2 * j], s[2 * j + 1]);
-        Products::multiply(r.of, p, Products::Ones, Products::Ones);
+        for (int n = 0; n < 4; n++) row[n] = v.at + (2 * (lane_index() & 3) + (n & 1) + 4 * (n & 2)) * v.pitch;
+        if constexpr (stored_has_block_scale(Kind)) {
+            uint32_t large[2] = {0, 0};
 #pragma unroll
-        for (int j = 0; j < 4; j++) p[j] &= (kept >> 2 * j & 1 ? 0xffffu : 0u) | (kept >> 2 * j & 2 ? 0xffff0000u : 0u);
+            for (int b = 0; b < Blocks; b++)
 #pragma unroll
-        for (int c = 0; c < Wide; c++) {
-            const uint32_t word[4][4] = {{v[0][c].x, v[0][c].y, v[0][c].z, v[0][c].w}, {v[1][c].x, v[1][c].y, v[1][c].z, v[1][c].w},
-                                         {v[2][c].x, v[2][c].y, v[2][c].z, v[2][c].w}, {v[3][c].x, v[3][c].y, v[3][c].z, v[3][c].w}};
+                for (int i = 0; i < 2; i++) {
+                    scale[b][i] = stored_scale<Kind>(row[2 * i], b) | stored_scale<Kind>(row[2 * i + 1], b) << 16;
+                    large[i] |= stored_large(scale[b][i]);
+                }
+            if (any_of_warp((large[0] | large[1]) != 0)) {
+                // model: rare
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                Products::multiply(o + 32 * c + 8 * i, p, pair_low(word[0][i], word[1][i]), pair_low(word[2][i], word[3][i]));
-                Products::multiply(o + 32 * c + 8 * i + 4, p, pair_high(word[0][i], word[1][i]), pair_high(word[2][i], word[3][i]));
+                for (int i = 0; i < 2; i++) {
+#pragma unroll
+                    for (int n = 0; n < Eights; n++) p[n][i] = multiply_half2(p[n][i], stored_factor(large[i], 0x5c00u));
+#pragma unroll
+                    for (int b = 0; b < Blocks; b++) scale[b][i] = multiply_half2(scale[b][i], stored_factor(large[i], 0x1c00u));
+                }
+                // model: end
             }
         }
-        mma_complete();
+#pragma unroll
+        for (int b = 0; b < Blocks; b++) {
+            uint32_t h[2][4];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                weave<Kind>(row[2 * i], row[2 * i + 1], b, h[i]);
+                if constexpr (stored_has_block_scale(Kind))
+#pragma unroll
+                    for (int j = 0; j < 4; j++) h[i][j] = multiply_half2(h[i][j], scale[b][i]);
+            }
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const uint32_t a[4] = {h[0][2 * j], h[0][2 * j + 1], h[1][2 * j], h[1][2 * j + 1]};
+#pragma unroll
+                for (int n = 0; n < Eights; n++) Products::multiply(o + 4 * (Eights * (2 * b + j) + n), a, p[n][0], p[n][1]);
+            }
+        }
     }
 };
 

@@ -295,71 +295,79 @@ template <int R, int Chunks> DEVICE void forward(const attn_simt_forward &p)
     }
 }
 
-// Over a block, whose `parts` are free; the same for all threads.
-DEVICE float fold_of_block(float x, bool is_sum, float *parts)
+DEVICE float fold_of_warp(float x, bool is_sum)
 {
 #pragma unroll
     for (int lane = 1; lane < 32; lane *= 2) {
         const float other = shuffle_xor(x, lane);
         x = is_sum ? x + other : fmaxf(x, other);
     }
-    if (thread_index() % 32 == 0) parts[thread_index() / 32] = x;
-    block_barrier(); // all warps' are there
-    x = parts[0];
-#pragma unroll
-    for (int n = 1; n < SIMT_FOLD_THREADS / 32; n++) x = is_sum ? x + parts[n] : fmaxf(x, parts[n]);
-    block_barrier(); // and read
     return x;
 }
 
-// O of a row from its pieces, in their order, whose weights a thread each finds.
+// O of a row from its pieces, in their order. A warp has SIMT_FOLD_COLUMNS columns of a row, two a lane; each lane finds the weight of a piece, the next of the next, and
+// most of what a row has is asked for before any of it is needed. No barrier, no shared memory: what takes time is the way to memory and back.
 DEVICE void fold(const attn_simt_forward &p)
 {
-    constexpr int Columns = (ATTN_MAX_HEAD_DIM + SIMT_FOLD_THREADS - 1) / SIMT_FOLD_THREADS;
+    constexpr int Warps = SIMT_FOLD_THREADS / 32, Ahead = 16;
     const attn_job &job = p.job;
-    const int64_t dv = job.head_dim_v, rows = job.batch * job.heads_kv * p.row_room;
-    const int thread = int(thread_index());
-    float *weight = reinterpret_cast<float *>(shared_memory()), *parts = weight + SIMT_FOLD_THREADS;
-    for (int64_t task = block_index(); task < rows; task += block_count()) {
-        const int64_t row = task % p.row_room, hkv = task / p.row_room % job.heads_kv,
-                      b = task / p.row_room / job.heads_kv;
+    const int64_t dv = job.head_dim_v, pitch = dv + 2, chunks = attn_ceil_div(dv, SIMT_FOLD_COLUMNS);
+    const int64_t items = job.batch * job.heads_kv * p.row_room * chunks;
+    const int lane = int(thread_index()) % 32, warp = int(thread_index()) / 32;
+    for (int64_t item = block_index() * Warps + warp; item < items; item += int64_t(block_count()) * Warps) {
+        const int64_t task = item / chunks, head = task / p.row_room, row = task - head * p.row_room, b = head / job.heads_kv,
+                      hkv = head - b * job.heads_kv;
         const attn_sequence s = attn_sequence_of(&job, b);
         const int64_t pieces = attn_simt_pieces(&job, s.q_len, s.k_len);
         if (row >= s.q_len * job.group || pieces == 1) continue;
-        const float *first = p.partials + task * p.pieces * (dv + 2);
-        float m = -INFINITY, l = 0, lse, o[Columns];
-        for (int64_t n = thread; n < pieces; n += SIMT_FOLD_THREADS) m = fmaxf(m, first[n * (dv + 2)]);
-        m = fold_of_block(m, false, parts);
-        const float base = m == -INFINITY ? 0 : m;
+        const int d = int(item - task * chunks) * SIMT_FOLD_COLUMNS + 2 * lane;
+        const float *first = p.partials + task * p.pieces * pitch, *column = first + 2 + d;
+        const bool has_one = d < dv, has_two = d + 1 < dv;
+        float own_m = -INFINITY, own_l = 0, ahead[Ahead][2], l = 0, lse, o[2] = {0, 0};
+        if (lane < pieces) own_m = first[lane * pitch], own_l = first[lane * pitch + 1];
 #pragma unroll
-        for (int c = 0; c < Columns; c++) o[c] = 0;
-        for (int64_t n = 0; n < pieces; n += SIMT_FOLD_THREADS) {
-            const int count = int(attn_min(SIMT_FOLD_THREADS, pieces - n));
-            const float *partial = first + n * (dv + 2);
-            if (thread < count) {
-                weight[thread] = exponential(partial[thread * (dv + 2)] - base);
-                l += partial[thread * (dv + 2) + 1] * weight[thread];
-            }
-            block_barrier(); // weights are there
-#pragma unroll
-            for (int c = 0; c < Columns; c++) {
-                const int d = thread + c * SIMT_FOLD_THREADS;
-                if (d >= dv) continue;
-#pragma unroll 8
-                for (int i = 0; i < count; i++) o[c] = fmaf(partial[i * (dv + 2) + 2 + d], weight[i], o[c]);
-            }
-            block_barrier(); // and used up
+        for (int i = 0; i < Ahead; i++) {
+            ahead[i][0] = has_one && i < pieces ? column[i * pitch] : 0;
+            ahead[i][1] = has_two && i < pieces ? column[i * pitch + 1] : 0;
         }
-        l = fold_of_block(l, true, parts);
-        const int64_t h = hkv * job.group + row % job.group, query = row / job.group;
+        float m = own_m;
+        for (int64_t n = lane + 32; n < pieces; n += 32) m = fmaxf(m, first[n * pitch]);
+        m = fold_of_warp(m, false);
+        const float base = m == -INFINITY ? 0 : m;
+        for (int64_t n = 0; n < pieces; n += 32) {
+            const int count = int(attn_min(32, pieces - n));
+            if (n > 0) {
+                own_m = -INFINITY, own_l = 0;
+                if (lane < count) own_m = first[(n + lane) * pitch], own_l = first[(n + lane) * pitch + 1];
+            }
+            const float own = exponential(own_m - base);
+            l = fmaf(own_l, own, l);
+#pragma unroll
+            for (int half = 0; half < 32; half += Ahead) {
+                if (n + half > 0)
+#pragma unroll
+                    for (int i = 0; i < Ahead; i++) {
+                        ahead[i][0] = has_one && half + i < count ? column[(n + half + i) * pitch] : 0;
+                        ahead[i][1] = has_two && half + i < count ? column[(n + half + i) * pitch + 1] : 0;
+                    }
+                if (half >= count) break;
+#pragma unroll
+                for (int i = 0; i < Ahead; i++) {
+                    const float weight = shuffle_from(own, half + i);
+                    if (half + i >= count) continue;
+                    o[0] = fmaf(ahead[i][0], weight, o[0]);
+                    o[1] = fmaf(ahead[i][1], weight, o[1]);
+                }
+            }
+        }
+        l = fold_of_warp(l, true);
+        const int64_t query = row / job.group, h = hkv * job.group + (row - query * job.group);
         const float factor = finish_row(job, h, m, l, &lse);
-        if (thread == 0) store_lse(job, s, h, query, lse);
+        if (lane == 0 && d == 0) store_lse(job, s, h, query, lse);
         const int64_t offset = attn_row_offset(&job.out, s.q_batch, h, s.q_row + query);
 #pragma unroll
-        for (int c = 0; c < Columns; c++) {
-            const int d = thread + c * SIMT_FOLD_THREADS;
-            if (d < dv) attn_store_float(&job.out, offset + d, final_value(o[c], factor));
-        }
+        for (int c = 0; c < 2; c++)
+            if (d + c < dv) attn_store_float(&job.out, offset + d + c, final_value(o[c], factor));
     }
 }
 
@@ -390,5 +398,5 @@ KERNEL(simt_forward_128, SIMT_THREADS, 1, attn_simt_forward, p) { forward<8, 2>(
 // 64 rows.
 KERNEL(simt_forward_256, SIMT_THREADS, 1, attn_simt_forward, p) { forward<4, 4>(p); }
 KERNEL(simt_forward_576, SIMT_THREADS, 1, attn_simt_forward, p) { forward<4, 9>(p); }
-KERNEL(simt_forward_fold, SIMT_FOLD_THREADS, 1, attn_simt_forward, p) { fold(p); }
+KERNEL(simt_forward_fold, SIMT_FOLD_THREADS, 6, attn_simt_forward, p) { fold(p); }
 KERNEL(simt_forward_pad, SIMT_FOLD_THREADS, 1, attn_simt_forward, p) { pad(p); }

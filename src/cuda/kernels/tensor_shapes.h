@@ -54,13 +54,42 @@
   X(sm80_forward_small, 256, 256, 32, 1, 4, 0, 0, 1) \
   X(sm80_forward_small, 320, 256, 32, 1, 4, 0, 0, 1)
 
-/* Of few queries (few_forward.cuh). X(module, head sizes up to, rows of a block, blocks_per_sm) */
+/* Of few queries, K and V into registers (few_forward.cuh). X(module, head sizes up to, rows of a block, blocks_per_sm) */
 #define SM70_FEW_SHAPES(X) X(sm70_few, 64, 8, 4) X(sm70_few, 128, 8, 3) X(sm70_few, 256, 8, 2)
-#define SM75_FEW_SHAPES(X) X(sm75_few, 64, 16, 3) X(sm75_few, 128, 16, 1)
-#define SM80_FEW_SHAPES(X) X(sm80_few, 64, 16, 3) X(sm80_few, 128, 16, 3)
-enum { FEW_THREADS = 128, FEW_HEAD = (SIMT_BLOCK_BYTES + 15) / 16 * 16 };
-#define FEW_PITCH(d) ((d) + 4) /* floats */
-#define FEW_SHARED(d, rows) (FEW_HEAD + (rows) * ((d)*2 + 8 + 4 + FEW_THREADS / 32 * (12 + FEW_PITCH(d) * 4)))
+/* The same by rings in shared memory (ring_forward.cuh). X(module, head sizes up to, rows of a block, of a sequence at most or 0, keys of a step, steps
+ * of a ring, blocks_per_sm). A row has the same bits in blocks of 8 and of 16, and the last of a head size takes any number. */
+#define SM75_RING_SHAPES(X) X(sm75_few, 64, 8, 0, 16, 1, 2) X(sm75_few, 128, 8, 0, 16, 1, 1)
+#define SM80_RING_SHAPES(X)         \
+  X(sm80_few, 64, 8, 8, 32, 1, 4)   \
+  X(sm80_few, 64, 16, 0, 32, 1, 3)  \
+  X(sm80_few, 128, 8, 8, 32, 1, 2)  \
+  X(sm80_few, 128, 16, 0, 32, 1, 2) \
+  X(sm80_few, 256, 8, 0, 16, 1, 2)
+/* Which K and V a kernel reads as they are stored (stored.cuh), beside f16 queries: none, all but halves, all. */
+enum attn_stored { ATTN_STORED_NONE, ATTN_STORED_CODES, ATTN_STORED_ANY };
+#define SM70_STORED_SHAPES(X)         \
+  X(sm70_stored, 64, 8, 0, 16, 1, 3)  \
+  X(sm70_stored, 128, 8, 0, 16, 1, 2) \
+  X(sm70_stored, 256, 8, 0, 16, 1, 1)
+#define SM75_STORED_SHAPES(X) X(sm75_stored, 64, 8, 0, 16, 1, 2) X(sm75_stored, 128, 8, 0, 16, 1, 1)
+#define SM80_STORED_SHAPES(X)          \
+  X(sm80_stored, 64, 8, 0, 16, 2, 4)   \
+  X(sm80_stored, 128, 8, 8, 16, 2, 3)  \
+  X(sm80_stored, 128, 16, 0, 16, 2, 2) \
+  X(sm80_stored, 256, 8, 0, 16, 1, 2)
+#define SM80_MIXED_SHAPES(X)         \
+  X(sm80_mixed, 64, 8, 0, 32, 1, 3)  \
+  X(sm80_mixed, 128, 8, 0, 32, 1, 2) \
+  X(sm80_mixed, 256, 8, 0, 16, 1, 2)
+enum { FEW_WARPS = 4, FEW_THREADS = 32 * FEW_WARPS, FEW_HEAD = (SIMT_BLOCK_BYTES + 15) / 16 * 16 };
+#define FEW_PITCH(d) ((d) + 4)                                                  /* floats */
+#define FEW_SUMS(d, rows) ((rows) * (12 + FEW_WARPS * (12 + FEW_PITCH(d) * 4))) /* what warps fold */
+#define FEW_SHARED(d, rows) (FEW_HEAD + (rows) * (d)*2 + FEW_SUMS(d, rows))
+/* Bytes from row to row of a stage: an odd number of 16, so that eight rows meet 32 banks. */
+#define STORED_PITCH(bytes) ((bytes) / 32 * 32 + ((bytes) % 32 > 16 ? 48 : 16))
+#define RING_SHARED(d, rows, keys, depth, has_halves)                                                   \
+  (4 * FEW_HEAD + FEW_WARPS * (depth)*2 * (keys)*STORED_PITCH((has_halves) ? 2 * (d) : 34 * (d) / 32) + \
+   FEW_SUMS(d, rows))
 
 /* Bytes from row to row in shared memory, and what tiles there begin at multiples of. */
 #define TENSOR_PITCH_sm70(d) (2 * (d) + 16)

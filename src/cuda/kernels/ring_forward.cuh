@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward of few queries over many keys (decoding) on tensor cores, K and V through shared memory as they are stored; formula, tile and sums:
+// few_sums.cuh. f16, bf16, or f16 queries over K and V of any of stored_kind, each its own, in; float32 sums.
+//
+// Memory is the limit, so all is arranged round the bytes on their way. Every warp has a ring of Depth steps, Family::Step keys of K and V each, in shared memory, that it fills
+// by asynchronous copies (sm_80 on; else through registers) and empties alone: no barrier of the block in the loop. Rows lie there as they are stored,
+// blocks of Q8_0 and scales included, `pitch` apart, so that eight rows meet 32 banks. What lanes read of it is converted in registers.
+//
+// A block goes from task to task, and its warps' rings go on: the next task is known, and its first steps are on their way, before this one ends; a thread
+// looks tasks up meanwhile. Known at a time: that whose rows may still be stored, that which is done, the next, and the one looked up.
+//
+// Stored values. Halves: the products take them. Codes (int8, nibbles, 8-bit floats) are exact as halves; S of a block of 32 columns is multiplied by its scale in
+// float32; V is code times scale, rounded to f16. One scale of all rows of a head (I8, F8) multiplies S and O instead. A scale of V above MOST_SCALE would not leave V below the largest
+// half: then V of the step is taken by 2^-8, summed alone and added by 2^8.
+//
+// A Family (m16n8_few.cuh, sm70_ring.cuh) is the lanes and products of a generation: multiply_scores and multiply_values of rows as they lie.
+//
+// Bytes: of K and V each once, and once more for every Rows rows, mostly from L2. Shared memory: Depth 2 (Dk + Dv) Step a warp, and O of 4 warps.
+#ifndef ATTN_CUDA_RING_FORWARD_CUH
+#define ATTN_CUDA_RING_FORWARD_CUH
+
+#include "few_sums.cuh"
+#include "stored.cuh"
+
+// Where a warp's rows of a step lie, and how they are stored.
+struct stored_rows {
+    const char *at;
+    int pitch, kind;
+};
+
+template <class Family, int D, int Depth> struct ring_forward {
+    typedef few_sums<Family, D> Sums;
+    typedef typename Sums::shared shared;
+    typedef typename Sums::state state;
+    static constexpr int Rows = Sums::Rows, Warps = Sums::Warps, Step = Sums::Step, Known = 4;
+    static constexpr int Rounds = Step / 4;                        // four rows at a time are copied
+    static constexpr int Words = D / 16 * Family::QueryWords; // of a row of Q
+    static constexpr int Stage = Step * STORED_PITCH(Family::HasHalves ? 2 * D : 34 * D / 32); // bytes of K or V of a step
+
+    // What all tasks of a launch have in common of K or V.
+    struct source {
+        int kind, pitch, unit; // unit: bytes of a copy; 0: rows that no copy reaches
+        int bytes, all;        // of a row, and of one of D columns
+        int whole;             // unit, if it is 8 or more, rows are as long as the tile and there are no pages; else 0
+        int64_t step;          // bytes from row to row
+    };
+
+    DEVICE source source_of(const attn_job &job, const attn_view &t, int64_t n)
+    {
+        const int kind = Family::Mixed ? stored_kind_of(t.dtype) : STORED_HALVES;
+        const int64_t bits = stored_bytes(kind, t.stride[0]) | stored_bytes(kind, t.stride[1]) | stored_bytes(kind, t.stride[2]) | stored_bytes(kind, n) |
+                             int64_t(reinterpret_cast<uintptr_t>(t.data));
+        const int unit = (bits & 15) == 0 ? 16 : !Family::Mixed ? 0 : (bits & 7) == 0 ? 8 : (bits & 3) == 0 ? 4 : 0;
+        const int all = int(stored_bytes(kind, D));
+        int whole = n == D && !job.page_size && unit >= 8 ? unit : 0;
+        keep_sum(whole);
+        return {kind, STORED_PITCH(all), unit, int(stored_bytes(kind, n)), all, whole, stored_bytes(kind, t.stride[2])};
+    }
+
+    // The copies of a warp: where its next step lies.
+    struct producer {
+        const char *k, *v; // row key + lane / 8 of each, unless in pages
+        typename Sums::pages paged;
+        int key, first, end; // of the task
+        int task;            // how many before it
+        unsigned issued;     // steps
+    };
+
+    DEVICE const char *row_address(const attn_view &t, int kind, int64_t element) { return t.data + stored_bytes(kind, element); }
+
+    DEVICE void enter(const attn_job &job, const block_of_rows &w, const source &k, const source &v, producer &from)
+    {
+        from.first = from.end = from.key = 0;
+        if (!w.found) return;
+        from.first = int(w.key), from.end = int(w.key_end);
+        // Steps of a warp stand at multiples of theirs in the sequence, whatever its rows see.
+        from.key = from.first / (Step * Warps) * (Step * Warps) + Step * Sums::warp();
+        if (from.key >= from.end) return;
+        if (job.page_size) {
+            from.paged = Sums::find_pages(job, w, from.key);
+            return;
+        }
+        const int64_t row = w.seq.k_row + from.key + lane_index() / 8;
+        from.k = row_address(job.k, k.kind, attn_row_offset(&job.k, w.seq.k_batch, w.hkv, row));
+        from.v = row_address(job.v, v.kind, attn_row_offset(&job.v, w.seq.k_batch, w.hkv, row));
+    }
+
+    // Rows of a step, eight lanes a row, Unit bytes a lane and copy. What a row has less than the tile is zeros.
+    template <int Unit> struct parts {
+        static constexpr int Count = ((Unit == 16 ? 2 * D : 34 * D / 32) + 8 * Unit - 1) / (8 * Unit);
+    };
+
+    template <int Unit>
+    DEVICE void copy_rows(const source &s, const char *const (&row)[Rounds], const bool (&needed)[Rounds], char *to)
+    {
+        const int column = lane_index() % 8 * Unit;
+        to += lane_index() / 8 * s.pitch + column;
+        stored_unit<Unit> held[Family::Asynchronous ? 1 : parts<Unit>::Count][Rounds];
+#pragma unroll
+        for (int j = 0; j < parts<Unit>::Count; j++)
+#pragma unroll
+            for (int i = 0; i < Rounds; i++) {
+                const int at = column + 8 * Unit * j;
+                if constexpr (!Family::Asynchronous) held[j][i] = load_unit_if<Unit>(needed[i] && at < s.bytes, row[i] + at);
+                else if (at < s.all) copy_async<Unit>(tile_of(to) + 4 * i * s.pitch + 8 * Unit * j, row[i] + at, needed[i] && at < s.bytes);
+            }
+        if constexpr (!Family::Asynchronous)
+#pragma unroll
+            for (int j = 0; j < parts<Unit>::Count; j++)
+#pragma unroll
+                for (int i = 0; i < Rounds; i++)
+                    if (column + 8 * Unit * j < s.all) store_unit(to + 4 * i * s.pitch + 8 * Unit * j, held[j][i]);
+    }
+
+    // The same of rows that are all needed, as long as the tile and one behind the other: no question, and as few sums as may be.
+    template <int Unit> DEVICE void copy_whole(const source &s, const char *row, char *to)
+    {
+        const int column = lane_index() % 8 * Unit;
+        tile_address tile = tile_of(to + lane_index() / 8 * s.pitch + column);
+        row += column;
+#pragma unroll
+        for (int i = 0; i < Rounds; i++) {
+            keep_sum(row);
+#pragma unroll
+            for (int j = 0; j < parts<Unit>::Count; j++)
+                if (column + 8 * Unit * j < s.all) copy_async<Unit>(tile + 8 * Unit * j, row + 8 * Unit * j);
+            row += 4 * s.step;
+            tile += 4 * s.pitch;
+        }
+    }
+
+    // The same by bytes.
+    DEVICE void copy_slowly(const source &s, const char *const (&row)[Rounds], const bool (&needed)[Rounds], char *to)
+    {
+        to += lane_index() / 8 * s.pitch;
+#pragma unroll
+        for (int i = 0; i < Rounds; i++)
+#pragma unroll 1
+            for (int n = lane_index() % 8; n < s.all; n += 8) to[4 * i * s.pitch + n] = needed[i] && n < s.bytes ? row[i][n] : char(0);
+    }
+
+    template <bool IsKey> DEVICE void copy_step(const attn_job &job, const source &s, const producer &from, char *to)
+    {
+        if constexpr (Family::Asynchronous)
+            if (s.whole && from.key >= from.first && from.key + Step <= from.end) {
+                if (!Family::Mixed || s.whole == 16) return copy_whole<16>(s, IsKey ? from.k : from.v, to);
+                return copy_whole<8>(s, IsKey ? from.k : from.v, to);
+            }
+        // model: rare
+        const attn_view &view = IsKey ? job.k : job.v;
+        const char *row[Rounds];
+        bool needed[Rounds];
+#pragma unroll
+        for (int i = 0; i < Rounds; i++) {
+            const int own = lane_index() / 8 + 4 * i, key = from.key + own;
+            if (job.page_size) row[i] = row_address(view, s.kind, Sums::of_lane(IsKey ? from.paged.k : from.paged.v, own));
+            else row[i] = (IsKey ? from.k : from.v) + 4 * i * s.step;
+            needed[i] = key >= from.first && key < from.end;
+        }
+        if (s.unit == 16) copy_rows<16>(s, row, needed, to);
+        else if (Family::Mixed && s.unit == 8) copy_rows<8>(s, row, needed, to);
+        else if (Family::Mixed && s.unit == 4) copy_rows<4>(s, row, needed, to);
+        else copy_slowly(s, row, needed, to);
+        // model: end
+    }
+
+    // The next step, if one is known: of the task that is being done, number `now`, or of the one behind it. In any case a group of copies.
+    DEVICE void issue(const attn_job &job, const block_of_rows *known, int now, const source &k, const source &v, char *ring, producer &from)
+    {
+        while (from.key >= from.end && from.task <= now) { // first -1: none
+            from.task++;
+            enter(job, known[from.task % Known], k, v, from);
+        }
+        if (from.key < from.end) {
+            char *to = ring + from.issued++ % Depth * (2 * Stage);
+            copy_step<true>(job, k, from, to);
+            copy_step<false>(job, v, from, to + Stage);
+            from.key += Step * Warps;
+            if (job.page_size) from.paged = Sums::find_pages(job, known[from.task % Known], from.key);
+            else from.k += Step * Warps * k.step, from.v += Step * Warps * v.step;
+        }
+        if constexpr (Family::Asynchronous) close_copies();
+    }
+
+    // Rows that the task lacks are its last once more: nobody stores them. On the usual way without a question.
+    template <class Queries> DEVICE void load_queries(const attn_job &job, const block_of_rows &w, Queries &q)
+    {
+        const int dk = int(job.head_dim);
+        const bool whole = ((job.q.stride[0] | job.q.stride[1] | job.q.stride[2]) & 1) == 0 && dk == D && is_aligned(job.q.data, 4);
+#pragma unroll
+        for (int n = 0; n < Family::QueryRows; n++) {
+            const uint32_t row = uint32_t(w.row) + uint32_t(min(Family::query_row(n), w.rows - 1)), i = row / uint32_t(job.group);
+            const int64_t h = w.hkv * job.group + (row - i * uint32_t(job.group));
+            const char *from = job.q.data + 2 * attn_row_offset(&job.q, w.seq.q_batch, h, w.seq.q_row + i);
+            if (whole) {
+#pragma unroll
+                for (int j = 0; j < Words; j++) q[n][j] = load_vector<uint32_t>(from + 2 * Family::query_column(j));
+                continue;
+            }
+#pragma unroll
+            for (int j = 0; j < Words; j++) {
+                const int column = Family::query_column(j);
+                q[n][j] = column < dk ? attn_load_u16(from + 2 * column) : 0u;
+                if (column + 1 < dk) q[n][j] |= uint32_t(attn_load_u16(from + 2 * column + 2)) << 16;
+            }
+        }
+    }
+
+    // The same for all rows of a head (cuda/forward_kernels.c).
+    DEVICE float scale_of(const attn_view &t, const block_of_rows &w)
+    {
+        if (!Family::Mixed || !t.scale || !stored_has_row_scale(t.dtype)) return 1;
+        return *attn_row_scale(&t, w.seq.k_batch, w.hkv, 0);
+    }
+
+    // The first task with rows from `task` on that is this block's. Blocks take turns of one task each, every time one place on, so that none is left with the
+    // last pieces of all sequences, which short ones lack.
+    DEVICE int64_t find(const attn_simt_forward &p, int64_t task, block_of_rows &w)
+    {
+        do {
+            find_block<uint32_t>(p, task, Rows, w);
+            const uint32_t blocks = block_count(), place = uint32_t(task) % blocks;
+            task += place + 1 == blocks ? 1 : blocks + 1;
+        } while (!w.found && task < p.tasks);
+        return task;
+    }
+
+    // Task number `now`, and what its ring has room for of the next; -1: that alone.
+    DEVICE void multiply(const attn_job &job, const block_of_rows *known, int now, const source &k, const source &v, bool has_more, const shared &t, char *ring,
+                         producer &from, unsigned &done, state &x)
+    {
+        const block_of_rows &w = known[now & (Known - 1)];
+        uint32_t q[Family::QueryRows][Words];
+        float scale = 1, factor = 1;
+        int key = 0, end = 0, whole_from = 0, whole_to = 0, lacks = Depth - int(from.issued - done);
+        if (now >= 0) {
+            load_queries(job, w, q);
+            Sums::start(x);
+            Sums::see(job, w, x);
+            scale = job.scale * scale_of(job.k, w), factor = has_more ? LOG2_E : scale * LOG2_E;
+            key = int(w.key) / (Step * Warps) * (Step * Warps) + Step * Sums::warp(), end = int(w.key_end);
+            whole_from = int(w.last_first), whole_to = int(w.first_end);
+        }
+        float *scratch = t.o + Sums::warp() * Rows * Sums::OPitch;
+#pragma unroll 1
+        while (lacks > 0 || key < end) {
+            if (lacks > 0) lacks--; // the ring is filled first
+            else {
+                if constexpr (Family::Asynchronous) copies_complete_but<Depth - 1>();
+                warp_barrier(); // all lanes' copies are there
+                const char *stage = ring + done % Depth * (2 * Stage);
+                float s[Sums::Scores], shrink[Sums::Halves];
+                uint32_t kept = 0;
+                Family::template multiply_scores<D>({stage, k.pitch, k.kind}, q, s);
+                if (has_more) {
+                    // model: rare
+                    Sums::finish_scores(job, w, scale, key, scratch, s);
+                    // model: end
+                }
+                Sums::mask_scores(whole_from, whole_to, key, x, s);
+                const bool raised = Sums::exponentiate(factor, s, x, shrink);
+                if (job.has_dropout) {
+                    // model: rare
+                    kept = Sums::find_kept(job, w, key);
+                    // model: end
+                }
+                Family::template multiply_values<D>({stage + Stage, v.pitch, v.kind}, s, job.has_dropout, kept, raised, shrink, x.rounded, x.o);
+                done++;
+                key += Step * Warps;
+                warp_barrier(); // the stage is used up
+            }
+            issue(job, known, now, k, v, ring, from);
+        }
+    }
+
+    DEVICE void forward(const attn_simt_forward &p)
+    {
+        const attn_job &job = p.job;
+        const bool has_more = !(job.scale > 0) || job.softcap > 0 || job.bias.data || job.alibi;
+        block_of_rows *known = reinterpret_cast<block_of_rows *>(shared_memory());
+        char *ring = shared_memory() + Known * FEW_HEAD + Sums::warp() * (Depth * 2 * Stage);
+        const shared t = Sums::carve(nullptr, shared_memory() + Known * FEW_HEAD + Warps * (Depth * 2 * Stage));
+        const source k = source_of(job, job.k, job.head_dim), v = source_of(job, job.v, job.head_dim_v);
+        int64_t task = block_index(); // of the thread that looks up
+        producer from = {};
+        from.task = -1;
+        unsigned done = 0;
+        state x;
+        // One round to know a task, one to know the next while the first copies are on their way, then one a task.
+#pragma unroll 1
+        for (int now = -2; now < 0 || known[now % Known].found; now++) {
+            const block_of_rows &w = known[now & (Known - 1)];
+            if (now >= -1) multiply(job, known, now, k, v, has_more, t, ring, from, done, x);
+            if (thread_index() == FEW_THREADS - 32) task = find(p, task, known[(now + 2) % Known]); // while copies are on their way
+            block_barrier(); // the rows of the task before are stored; the task behind the next is known
+            if (now < 0) continue;
+            Sums::put_sums(w, t, x);
+            block_barrier(); // all sums are there
+            Sums::close_rows(p, w, t, scale_of(job.v, w));
+            block_barrier(); // shares, places and factors are there
+            Sums::store_rows(p, w, t);
+            if (has_more) block_barrier(); // O has left its place, which scores take on their way
+        }
+        if constexpr (Family::Asynchronous) copies_complete();
+    }
+};
+
+#define RING_FAMILY(...) __VA_ARGS__ // that has commas
+#define RING_KERNEL(name, family, d, depth, blocks_per_sm)                                                             \
+    KERNEL(name, FEW_THREADS, blocks_per_sm, attn_simt_forward, p) { ring_forward<family, d, depth>::forward(p); }
+
+#endif
