@@ -15,7 +15,7 @@ enum {
     SIMT_STRIDE = SIMT_CHUNK + 4, /* floats between rows there: eight rows start in different banks */
     SIMT_FOLD_THREADS = 128,
     SIMT_FOLD_COLUMNS = 64, /* of a warp */
-    SIMT_PARTS = 24, /* of a merge, that travel with the launch */
+    SIMT_PARTS = 24,        /* of a merge, that travel with the launch */
     SIMT_APPEND_THREADS = 128,
     SIMT_APPEND_SHARED = (ATTN_MAX_HEAD_DIM + SIMT_APPEND_THREADS / 32) * 4,
     SIMT_PIECE = 256,       /* keys of a piece of a sequence of few queries */
