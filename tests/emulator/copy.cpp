@@ -46,16 +46,6 @@ void copy_async(void *to, const void *from, size_t bytes, bool wanted, Where whe
     shadow_copy_issued(copy);
 }
 
-void close_copies(Where where)
-{
-    Fiber *me = self;
-    if (me->groups == COPY_GROUPS) {
-        report("%u groups of copies wait at %s:%d", unsigned(COPY_GROUPS), base_name(where.file), where.line);
-        worker->abandon();
-    }
-    me->group_end[me->groups++] = me->copies;
-}
-
 /* The first `count` of those that are pending. */
 static void complete(Fiber *me, unsigned count)
 {
@@ -73,6 +63,13 @@ void copies_complete()
 {
     if (self->copies != 0) complete(self, self->copies);
     self->groups = 0;
+}
+
+void close_copies()
+{
+    Fiber *me = self;
+    if (me->groups == COPY_GROUPS) copies_complete_but(COPY_GROUPS - 1); /* they may arrive at any time */
+    me->group_end[me->groups++] = me->copies;
 }
 
 void copies_complete_but(unsigned last)

@@ -61,7 +61,7 @@ void load_matrices(uint32_t *r, const void *row, uint4 values, bool transposed, 
 /* Word `value` of an 8 x 8 matrix of 16-bit elements, a row in four lanes; the same of its transpose. */
 uint32_t transpose_pairs(uint32_t value, Where);
 void copy_async(void *to, const void *from, size_t bytes, bool wanted, Where);
-void close_copies(Where);
+void close_copies();
 void copies_complete();
 void copies_complete_but(unsigned last);
 /* Of global memory, by atomic operations. */
@@ -229,7 +229,7 @@ DEVICE void wait_for_turn(const uint32_t *counter, uint32_t turn, uint32_t seen,
 }
 DEVICE void signal_turn(uint32_t *counter, HERE) { (void)emulator::count_up(counter, {file, line}); }
 
-DEVICE void close_copies(HERE) { emulator::close_copies({file, line}); }
+DEVICE void close_copies() { emulator::close_copies(); }
 DEVICE void copies_complete() { emulator::copies_complete(); }
 template <int Last> DEVICE void copies_complete_but() { emulator::copies_complete_but(Last); }
 
