@@ -82,6 +82,25 @@ static void copies(void)
         assert_int_equal(out[i], sum);
     }
     shared_bytes = 1024;
+    run("probe_copy_groups", 1, 32, 0);
+    for (unsigned i = 0; i < 32; i++) {
+        uint32_t sum = in[i];
+        if (i % 2 == 0) sum += 3 * in[32 + 2 * i] + 5 * in[33 + 2 * i];
+        for (unsigned j = 0; j < 4; j++) sum += (7 + j) * in[96 + 4 * i + j];
+        assert_int_equal(out[i], sum);
+    }
+}
+
+static void transposes(void)
+{
+    run("probe_transpose", 1, 64, 0);
+    for (unsigned i = 0; i < 64; i++) {
+        const unsigned row = i % 32 / 4, column = 2 * (i % 4), matrix = i & ~31u;
+        uint32_t word = 0;
+        for (unsigned n = 0; n < 2; n++) /* element (column + n, row) of what went in */
+            word |= (in[matrix + 4 * (column + n) + row / 2] >> 16 * (row % 2) & 0xffff) << 16 * n;
+        assert_int_equal(out[i], word);
+    }
 }
 
 static void in_order(void **state)
@@ -90,6 +109,7 @@ static void in_order(void **state)
     shuffles();
     barriers();
     matrices();
+    transposes();
     copies();
 }
 
@@ -103,6 +123,7 @@ static void in_any_order(void **state)
         shuffles();
         barriers();
         matrices();
+        transposes();
         copies();
     }
     driver.set("seed", "0");
@@ -137,6 +158,39 @@ static void counts(void **state)
     else assert_int_equal(accesses, 0);
 }
 
+/* Rounded once, to nearest even; subnormals and overflow as halves have them. */
+static void halves(void **state)
+{
+    (void)state;
+    /* a, b, a * b, a + b: what IEEE 754 says. */
+    static const uint32_t known[][4] = {
+        {0x3c00, 0x4000, 0x4000, 0x4200}, /* 1 and 2 */
+        {0x3555, 0x4200, 0x3c00, 0x42ab}, /* 0.33325 and 3: 0.99976 lies between two, the even one is 1; 3.33325 */
+        {0x0001, 0x3800, 0x0000, 0x3800}, /* 2^-24 and 0.5: half of the least goes to even */
+        {0x0003, 0x3800, 0x0002, 0x3800}, /* 3 * 2^-24: 1.5 of the least goes to 2 */
+        {0x7bff, 0x4000, 0x7c00, 0x7bff}, /* 65504 and 2: the product is too large */
+        {0x6480, 0xe480, 0xfc00, 0x0000}, /* 1152 and -1152 */
+        {0x6801, 0x3800, 0x6401, 0x6801}, /* 2050 and 0.5: the sum lies nearer to 2050 */
+        {0x8400, 0x0400, 0x8000, 0x0000}, /* -2^-14 and 2^-14 */
+    };
+    enum { KNOWN = sizeof known / sizeof *known };
+    uint32_t pairs[64] = {0}, got[96];
+    for (unsigned n = 0; n < KNOWN; n++) {
+        pairs[n] = known[n][0] | known[KNOWN - 1 - n][0] << 16;
+        pairs[32 + n] = known[n][1] | known[KNOWN - 1 - n][1] << 16;
+    }
+    const CUdeviceptr din = test_upload(pairs, sizeof pairs), dout = test_allocate(sizeof got);
+    test_words("probe_halves", 1, 32, 1024, NULL, din, dout, 0x5140);
+    test_download(got, dout, sizeof got);
+    for (unsigned n = 0; n < KNOWN; n++) {
+        const unsigned m = KNOWN - 1 - n;
+        assert_int_equal(got[3 * n], known[n][2] | known[m][2] << 16);
+        assert_int_equal(got[3 * n + 1], known[n][3] | known[m][3] << 16);
+        const uint32_t a = pairs[n], b = pairs[32 + n];
+        assert_int_equal(got[3 * n + 2], (a & 0xff) | (b & 0xff) << 8 | (a & 0xff00) << 8 | (b & 0xff00) << 16);
+    }
+}
+
 static void philox(void **state)
 {
     (void)state;
@@ -154,6 +208,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(in_any_order, test_begin, test_end),
         cmocka_unit_test_setup_teardown(on_threads, test_begin, test_end),
         cmocka_unit_test_setup_teardown(counts, test_begin, test_end),
+        cmocka_unit_test_setup_teardown(halves, test_begin, test_end),
         cmocka_unit_test_setup_teardown(philox, test_begin, test_end),
     };
     test_open(argc, argv);

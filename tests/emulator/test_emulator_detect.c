@@ -52,6 +52,7 @@ static const struct {
      CUDA_ERROR_ILLEGAL_ADDRESS},
     {"wrong_copy_wait", "not there yet", "is not complete", NULL, CUDA_ERROR_LAUNCH_FAILED},
     {"wrong_copy_own", "one's own is not there either", "is not complete", NULL, CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_copy_group", "the later group is not there", "is not complete", NULL, CUDA_ERROR_LAUNCH_FAILED},
     {"wrong_copy_over", "the copy comes later", "is not complete", NULL, CUDA_ERROR_LAUNCH_FAILED},
     {"wrong_copy_barrier", "others read at once", "race at shared+", NULL, CUDA_ERROR_LAUNCH_FAILED},
     {"wrong_copy_late", "waits behind the barrier", "shared+", NULL, CUDA_ERROR_LAUNCH_FAILED},

@@ -310,6 +310,18 @@ KERNEL(wrong_copy_own, 32, 1, word_params, p)
     copies_complete();
 }
 
+KERNEL(wrong_copy_group, 32, 1, word_params, p)
+{
+    const unsigned i = thread_index();
+    copy_async(tile_of(words() + 4 * i), p.in + 4 * i, true);
+    close_copies();
+    copy_async<8>(tile_of(words() + 128 + 2 * i), p.in + 2 * i);
+    close_copies();
+    copies_complete_but<1>();
+    p.out[i] = words()[4 * i] + words()[128 + 2 * i]; /* fault: the later group is not there */
+    copies_complete();
+}
+
 KERNEL(wrong_copy_over, 32, 1, word_params, p)
 {
     const unsigned i = thread_index();

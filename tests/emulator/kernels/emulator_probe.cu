@@ -177,3 +177,45 @@ KERNEL(probe_many_copies, 32, 1, word_params, p)
     p.out[i] = sum;
     copies_complete(); /* of nothing */
 }
+
+/* Groups of 4, 8 and 16 bytes a thread, the second empty; each is waited for in turn while later ones are pending. */
+KERNEL(probe_copy_groups, 32, 1, word_params, p)
+{
+    const unsigned i = thread_index();
+    uint32_t *cell = reinterpret_cast<uint32_t *>(shared_memory());
+    uint32_t sum = 0;
+    copy_async<4>(tile_of(cell + i), p.in + i, true);
+    close_copies();
+    close_copies();
+    copy_async<8>(tile_of(cell + 32 + 2 * i), p.in + 32 + 2 * i, i % 2 == 0);
+    close_copies();
+    copy_async<16>(tile_of(cell + 96 + 4 * i), p.in + 96 + 4 * i);
+    close_copies();
+    copies_complete_but<3>();
+    sum += cell[i];
+    copies_complete_but<1>();
+    sum += 3 * cell[32 + 2 * i] + 5 * cell[33 + 2 * i];
+    copies_complete_but<0>();
+    for (unsigned j = 0; j < 4; j++) sum += (7 + j) * cell[96 + 4 * i + j];
+    for (unsigned j = 0; j < 20; j++) close_copies(); /* more than are kept */
+    copies_complete();
+    p.out[i] = sum;
+}
+
+/* Twice in turns, so that a fast lane is in the next one while a slow one takes its word. */
+KERNEL(probe_transpose, 64, 1, word_params, p)
+{
+    const unsigned i = thread_index();
+    const uint32_t turned = transpose_pairs(p.in[i]), back = transpose_pairs(turned);
+    p.out[i] = back == p.in[i] ? turned : 0;
+}
+
+/* Two halves of in[i] and of in[32 + i]: products, sums, and bytes of both by the selector count. */
+KERNEL(probe_halves, 32, 1, word_params, p)
+{
+    const unsigned i = thread_index();
+    const uint32_t a = p.in[i], b = p.in[32 + i];
+    p.out[3 * i] = multiply_half2(a, b);
+    p.out[3 * i + 1] = add_half2(a, b);
+    p.out[3 * i + 2] = permute_bytes(a, b, unsigned(p.count));
+}
