@@ -313,12 +313,12 @@ KERNEL(wrong_copy_own, 32, 1, word_params, p)
 KERNEL(wrong_copy_group, 32, 1, word_params, p)
 {
     const unsigned i = thread_index();
-    copy_async(tile_of(words() + 4 * i), p.in + 4 * i, true);
+    copy_async<8>(tile_of(words() + 2 * i), p.in + 2 * i);
     close_copies();
-    copy_async<8>(tile_of(words() + 128 + 2 * i), p.in + 2 * i);
+    copy_async<8>(tile_of(words() + 64 + 2 * i), p.in + 2 * i);
     close_copies();
     copies_complete_but<1>();
-    p.out[i] = words()[4 * i] + words()[128 + 2 * i]; /* fault: the later group is not there */
+    p.out[i] = words()[2 * i] + words()[64 + 2 * i]; /* fault: the later group is not there */
     copies_complete();
 }
 
