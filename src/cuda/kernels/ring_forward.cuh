@@ -10,10 +10,10 @@
 // looks tasks up meanwhile. Known at a time: that whose rows may still be stored, that which is done, the next, and the one looked up.
 //
 // Stored values. Halves: the products take them. Codes (int8, nibbles, 8-bit floats) are exact as halves; S of a block of 32 columns is multiplied by its scale in
-// float32; V is code times scale, rounded to f16. One scale of all rows of a head (I8, F8) multiplies S and O instead. A scale of V above MOST_SCALE would not leave V below the largest
-// half: then V of the step is taken by 2^-8, summed alone and added by 2^8.
+// float32; V is code times scale, rounded to f16. One scale of all rows of a head (I8, F8) multiplies S and O instead. A scale of V from 512 on may take V beyond the largest
+// half: a key with such a one passes 2^8 from all its scales on to its P.
 //
-// A Family (m16n8_few.cuh, sm70_ring.cuh) is the lanes and products of a generation: multiply_scores and multiply_values of rows as they lie.
+// A Family (m16n8_few.cuh, sm70_stored.cu) is the lanes and products of a generation: multiply_scores and multiply_values of rows as they lie.
 //
 // Bytes: of K and V each once, and once more for every Rows rows, mostly from L2. Shared memory: Depth 2 (Dk + Dv) Step a warp, and O of 4 warps.
 #ifndef ATTN_CUDA_RING_FORWARD_CUH

@@ -37,7 +37,7 @@ template <int Kind> DEVICE uint32_t stored_scale(const char *row, int block)
     return attn_load_u16(row + block * (Kind == STORED_Q8_0 ? ATTN_Q8_0_BYTES : ATTN_Q4_0_BYTES));
 }
 
-// Four bytes at a place that is even. Whether it is a multiple of four the compiler knows where `even_block` is constant: blocks are 34 and 18 bytes long.
+// Four bytes at a place that is even. is_whole: a multiple of four, which the compiler knows, as blocks of 34 and 18 bytes begin at every other one.
 DEVICE uint32_t stored_word(const char *p, bool is_whole)
 {
     return is_whole ? load_vector<uint32_t>(p) : attn_load_u16(p) | uint32_t(attn_load_u16(p + 2)) << 16;
@@ -85,7 +85,7 @@ template <int Kind> DEVICE void stored_key(const char *row, int block, int n, ui
         } else stored_halves<Kind>(stored_codes<Kind>(row, block, n + 4 * i), half[i]);
 }
 
-// A row is not rounded to infinity: bits of a scale from 512 on, of both halves.
+// Bits of both halves that are scales from 512 on, whose products may exceed what a half holds.
 DEVICE uint32_t stored_large(uint32_t scales) { return scales & scales << 1 & 0x40004000u; }
 // 2^8 or 2^-8 of those, 1 of others.
 DEVICE uint32_t stored_factor(uint32_t large, uint32_t factor)
