@@ -63,7 +63,7 @@ enum { TURING_SHARED_BYTES = 65536 };
   TENSOR(sm80, module, "_k" #keys "_f16", ATTN_F16, false, dk, dv, keys, __VA_ARGS__) \
   TENSOR(sm80, module, "_k" #keys "_bf16", ATTN_BF16, false, dk, dv, keys, __VA_ARGS__)
 
-/* Tensor cores, few queries; those of 8 rows a block are for no more. */
+/* Tensor cores, few queries. */
 #define FEW(family, module, kernel, label, d, rows, most_rows, shared_bytes, blocks_per_sm, dtype, stored, persistent) \
   {#family,                                                                                                            \
    "forward_" #family label,                                                                                           \
@@ -200,19 +200,22 @@ static bool is_wanted(const attn_forward_kernel *k, const attn_cuda_device *d, c
     return force->kernel[0] || attn_cuda_is_made_for(attn_cuda_family_of(k->family), d->capability);
 }
 
-/* Whether an SM holds as many blocks as the kernel is made for. From sm_80 on it has 1 KB more than a block may have, and spends as
- * much on each. */
-static bool has_room(const attn_cuda_device *d, const attn_forward_kernel *k)
+/* Blocks of a kernel that the shared memory of an SM holds. From sm_80 on it has 1 KB more than a block may have, and spends as much on each. */
+static int64_t fitting_blocks(const attn_cuda_device *d, const attn_forward_kernel *k)
 {
     const int64_t own = d->capability >= 80 ? 1024 : 0;
-    return k->persistent || k->blocks_per_sm * (k->shared_bytes + own) <= d->shared_bytes + own;
+    return (d->shared_bytes + own) / (k->shared_bytes + own);
+}
+
+/* Whether an SM holds as many blocks as the kernel is made for; a persistent one has as many as there are. */
+static bool has_room(const attn_cuda_device *d, const attn_forward_kernel *k)
+{
+    return k->persistent || k->blocks_per_sm <= fitting_blocks(d, k);
 }
 
 int64_t attn_cuda_resident_blocks(const attn_cuda_device *d, const attn_forward_kernel *k)
 {
-    const int64_t own = d->capability >= 80 ? 1024 : 0;
-    const int64_t fit = (d->shared_bytes + own) / (k->shared_bytes + own);
-    return d->multiprocessors * attn_max(1, attn_min(k->blocks_per_sm, fit));
+    return d->multiprocessors * attn_max(1, attn_min(k->blocks_per_sm, fitting_blocks(d, k)));
 }
 
 const attn_forward_kernel *attn_cuda_plain_forward(const attn_job *job)
