@@ -8,6 +8,8 @@ set(ATTN_NVCC "" CACHE STRING
 # Code for sm_86 runs on sm_89 too.
 set(ATTN_CUDA_ARCHITECTURES 70 75 80 86 90 CACHE STRING "Compute capabilities to hold machine code for")
 
+# Sets ATTN_CUDA_SERVED to the architectures that some nvcc knows, and of each ATTN_NVCC_<architecture>, the command, and
+# ATTN_NVCC_OF_<architecture>, all commands that know it, each followed by its version.
 function(attn_find_nvcc)
   set(commands ${ATTN_NVCC})
   if("${ATTN_NVCC}" STREQUAL "")
@@ -28,12 +30,18 @@ function(attn_find_nvcc)
     if(NOT result EQUAL 0)
       message(WARNING "${command} does not run: ${error}")
     endif()
-    foreach(architecture IN LISTS unserved)
+    execute_process(COMMAND ${run} --version OUTPUT_VARIABLE version ERROR_QUIET)
+    string(REGEX REPLACE ".*release ([0-9.]+).*" "\\1" version "${version}")
+    foreach(architecture IN LISTS ATTN_CUDA_ARCHITECTURES)
       if(known MATCHES "sm_${architecture}(\n|$)")
-        set(ATTN_NVCC_${architecture} ${command} PARENT_SCOPE)
-        list(APPEND served ${architecture})
-        list(REMOVE_ITEM unserved ${architecture})
-        message(STATUS "GPU code for sm_${architecture}: ${command}")
+        list(APPEND compilers_${architecture} ${command} ${version})
+        set(ATTN_NVCC_OF_${architecture} ${compilers_${architecture}} PARENT_SCOPE)
+        if(architecture IN_LIST unserved)
+          set(ATTN_NVCC_${architecture} ${command} PARENT_SCOPE)
+          list(APPEND served ${architecture})
+          list(REMOVE_ITEM unserved ${architecture})
+          message(STATUS "GPU code for sm_${architecture}: ${command}")
+        endif()
       endif()
     endforeach()
   endforeach()
@@ -95,9 +103,44 @@ function(attn_unhide_headers)
 endfunction()
 attn_unhide_headers()
 
+# attn_nvcc_since(VERSION [command version]...): sets nvcc and nvcc_version to the first that is no older; nvcc to "" if none is.
+function(attn_nvcc_since least)
+  set(nvcc "" PARENT_SCOPE)
+  set(rest ${ARGN})
+  while(rest)
+    list(POP_FRONT rest command version)
+    if(NOT version VERSION_LESS "${least}")
+      set(nvcc ${command} PARENT_SCOPE)
+      set(nvcc_version ${version} PARENT_SCOPE)
+      return()
+    endif()
+  endwhile()
+endfunction()
+
+# attn_needs_ptx(VARIABLE ARCHITECTURE...): those whose PTX some GPU needs: machine code of 80 runs on 86 and not on 90.
+function(attn_needs_ptx variable)
+  set(rest ${ARGN})
+  list(SORT rest)
+  set(needed "")
+  while(rest)
+    list(POP_FRONT rest architecture)
+    math(EXPR later "${architecture} / 10 * 10 + 10")
+    if(NOT rest)
+      list(APPEND needed ${architecture})
+    else()
+      list(GET rest 0 next)
+      if(next GREATER later)
+        list(APPEND needed ${architecture})
+      endif()
+    endif()
+  endwhile()
+  set(${variable} ${needed} PARENT_SCOPE)
+endfunction()
+
 # attn_embed_kernels(TABLE SOURCE...): writes TABLE.c, which defines the attn_cuda_image TABLE[] with a fat binary of each
-# kernel source (module) and architecture. ATTN_CUDA_ARCHITECTURES_<module>, where set, narrows the list. A module that
-# nothing here compiles gets an image that only a stand-in driver understands. TABLE_FATBINS lists the others.
+# kernel source (module) and architecture. ATTN_CUDA_ARCHITECTURES_<module>, where set, narrows the list.
+# ATTN_CUDA_NVCC_<module>, where set, is the first version of nvcc that knows its instructions. A module that nothing here
+# compiles gets an image that only a stand-in driver understands. TABLE_FATBINS lists what ATTN_NVCC_<architecture> compiles.
 function(attn_embed_kernels table)
   set(data "")
   set(rows "")
@@ -115,36 +158,52 @@ function(attn_embed_kernels table)
         endif()
       endforeach()
     endif()
+    foreach(architecture IN LISTS architectures)
+      attn_nvcc_since("${ATTN_CUDA_NVCC_${module}}" ${ATTN_NVCC_OF_${architecture}})
+      if(NOT nvcc)
+        message(STATUS "No ${module} for sm_${architecture}: it takes nvcc from ${ATTN_CUDA_NVCC_${module}} on")
+        list(REMOVE_ITEM architectures ${architecture})
+      endif()
+    endforeach()
+    attn_needs_ptx(need_ptx ${architectures})
     if(NOT architectures)
       set(architectures 0)
     endif()
     foreach(architecture IN LISTS architectures)
+      set(toolkit 0)
+      set(has_ptx false)
       set(symbol ${table}_${module}_${architecture})
       set(image ${CMAKE_CURRENT_BINARY_DIR}/${symbol}.fatbin)
       if(architecture EQUAL 0)
         file(GENERATE OUTPUT ${image} CONTENT "emulated ${module}")
       else()
-        attn_nvcc_command(nvcc ${ATTN_NVCC_${architecture}})
+        attn_nvcc_since("${ATTN_CUDA_NVCC_${module}}" ${ATTN_NVCC_OF_${architecture}})
+        string(REGEX REPLACE "\\..*" "" toolkit ${nvcc_version})
         set(include "")
-        if(ATTN_NVCC_${architecture} STREQUAL "/usr/bin/nvcc")
+        if(nvcc STREQUAL "/usr/bin/nvcc")
           set(include ${ATTN_NVCC_INCLUDE})
         endif()
+        if(nvcc STREQUAL ATTN_NVCC_${architecture})
+          list(APPEND fatbins ${image})
+        endif()
+        set(ptx "")
+        if(architecture IN_LIST need_ptx)
+          set(has_ptx true)
+          set(ptx -gencode arch=compute_${architecture},code=compute_${architecture})
+        endif()
+        attn_nvcc_command(nvcc ${nvcc})
         add_custom_command(OUTPUT ${image}
           COMMAND ${nvcc} -fatbin -Xfatbin -compress-all -std=c++17 -O3 -fmad=false -gencode arch=compute_${architecture},code=sm_${architecture}
-            -gencode arch=compute_${architecture},code=compute_${architecture}
-            ${include} -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src -I ${PROJECT_SOURCE_DIR}/src/common
+            ${ptx} ${include} -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src -I ${PROJECT_SOURCE_DIR}/src/common
             -MD -MF ${image}.d -MT ${image} -o ${image} ${source}
           DEPENDS ${source} DEPFILE ${image}.d VERBATIM COMMENT "nvcc ${module} for sm_${architecture}")
       endif()
       list(APPEND images ${image})
-      if(architecture)
-        list(APPEND fatbins ${image})
-      endif()
       # Behind the image a zero, for the image that is a text.
       string(APPEND data "extern const char ${symbol}[] __attribute__((visibility(\"hidden\")));\n"
         "__asm__(\".pushsection .rodata\\n.balign 16\\n.globl ${symbol}\\n.hidden ${symbol}\\n${symbol}:\\n\"\n"
         "        \".incbin \\\"${image}\\\"\\n.quad 0\\n.popsection\\n\");\n")
-      string(APPEND rows "    {\"${module}\", ${architecture}, ${symbol}},\n")
+      string(APPEND rows "    {\"${module}\", ${architecture}, ${toolkit}, ${has_ptx}, ${symbol}},\n")
     endforeach()
   endforeach()
   file(CONFIGURE OUTPUT ${table}.c CONTENT "/* Written by CMake (cmake/attn-nvcc.cmake). */
@@ -153,7 +212,7 @@ function(attn_embed_kernels table)
 @data@
 extern const attn_cuda_image ${table}[];
 const attn_cuda_image ${table}[] = {
-@rows@    {NULL, 0, NULL},
+@rows@    {NULL, 0, 0, false, NULL},
 };
 " @ONLY)
   # The assembler writes no dependency on what .incbin reads.

@@ -115,8 +115,7 @@ static attn_status choose(const attn_cuda_device *d, const attn_job *job, const 
     if (*chosen) *why = attn_cuda_family_of((*chosen)->family)->what, module = (*chosen)->module;
     else if (force->kernel[0] && attn_cuda_is_backward(force->kernel) && !attn_kernel_is(simt_label, force->kernel))
         return none_serves(job, force->kernel);
-    const bool has_code = attn_cuda_choose_image(attn_cuda_images, module, d->capability) >= 0 &&
-                          attn_cuda_choose_image(attn_cuda_images, "simt_backward", d->capability) >= 0;
+    const bool has_code = attn_cuda_has_code(d, module) && attn_cuda_has_code(d, "simt_backward");
     return has_code ? ATTN_OK : attn_cuda_no_code(d, module);
 }
 

@@ -25,6 +25,8 @@ static attn_status describe(attn_cuda_device *d, const attn_cuda_driver *driver,
     if (driver->device_attribute(&d->clock_khz, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, d->handle) != CUDA_SUCCESS)
         d->clock_khz = 0;
     d->capability = 10 * major + minor;
+    d->toolkit = attn_cuda_driver_toolkit();
+    d->stands_in = attn_cuda_stands_in();
     d->memory_bytes = bytes;
     d->name[sizeof d->name - 1] = '\0';
     pthread_mutex_init(&d->lock, NULL);

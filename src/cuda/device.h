@@ -20,6 +20,8 @@ typedef struct attn_cuda_device {
     int32_t multiprocessors;
     int32_t clock_khz;    /* 0: the driver does not tell */
     int32_t shared_bytes; /* that a block may opt in to */
+    int32_t toolkit;      /* that the driver is for: 12 */
+    bool stands_in;       /* no GPU: the driver takes images of architecture 0 */
     uint64_t memory_bytes;
     char name[64];
     pthread_mutex_t lock; /* of what follows */
@@ -42,18 +44,22 @@ attn_status attn_cuda_leave(attn_cuda_device *device, attn_status status);
 /* ---- code (module.c) ------------------------------------------------------------------------- */
 
 /* GPU code that the build embedded: one fat binary for each module and architecture, with machine code for the
- * architecture and PTX for later ones. Architecture 0: the build had no nvcc, and the image is a name that only a
- * stand-in driver understands. The list ends with a NULL name. */
+ * architecture and, where it is needed, PTX for later ones. Architecture 0: the build had no nvcc that compiles the module, and the image is a
+ * name that only a stand-in driver understands. The list ends with a NULL name. */
 typedef struct attn_cuda_image {
     const char *module;
     int32_t architecture; /* 70 */
+    int32_t toolkit;      /* whose nvcc has compiled it: 11, and 0 with architecture 0. Older drivers do not take it */
+    bool has_ptx;
     const void *data;
 } attn_cuda_image;
 extern const attn_cuda_image attn_cuda_images[];
 
-/* The image that serves a GPU: the highest architecture that is not above its compute capability, so machine code
- * of the same generation where there is some, else PTX. -1: none does. */
-int attn_cuda_choose_image(const attn_cuda_image *images, const char *module, int32_t capability);
+/* The image that serves a GPU: machine code of the same generation where there is some, else PTX, of the highest
+ * architecture that is not above its compute capability. -1: none does. toolkit: of the driver. */
+int attn_cuda_choose_image(const attn_cuda_image *images, const char *module, int32_t capability, int32_t toolkit,
+                           bool stands_in);
+bool attn_cuda_has_code(const attn_cuda_device *device, const char *module);
 /* UNSUPPORTED, with the architectures that there is code for. */
 attn_status attn_cuda_no_code(const attn_cuda_device *device, const char *module);
 

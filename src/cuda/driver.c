@@ -26,6 +26,8 @@ _Static_assert(sizeof(attn_cuda_driver) == sizeof(attn_cuda_names), "one pointer
 
 static attn_cuda_driver table;
 static atomic_bool loaded;
+static bool stands_in;
+static int32_t toolkit;
 static char reason[480]; /* why not */
 static pid_t owner;      /* the process that called cuInit */
 
@@ -76,6 +78,7 @@ static void load(void)
         return;
     }
     if (!find_symbols(library, name)) return;
+    stands_in = dlsym(library, "attn_stand_in") != NULL;
     owner = getpid();
     if ((code = table.init(0)) != CUDA_SUCCESS) {
         describe(&table, attn_cuda_symbols.init, code, reason, sizeof reason);
@@ -85,6 +88,7 @@ static void load(void)
         snprintf(reason, sizeof reason, "the driver is for CUDA %d.%d, too old: " OLDEST_TEXT " or newer is needed",
                  version / 1000, version % 1000 / 10);
     } else {
+        toolkit = version / 1000;
         atomic_store_explicit(&loaded, true, memory_order_release);
     }
 }
@@ -99,6 +103,9 @@ attn_status attn_cuda_load(const attn_cuda_driver **driver)
     *driver = &table;
     return ATTN_OK;
 }
+
+int32_t attn_cuda_driver_toolkit(void) { return toolkit; }
+bool attn_cuda_stands_in(void) { return stands_in; }
 
 /* A driver that another part of the process has loaded, but not started, has given nobody memory yet. */
 static bool is_started(void *library)

@@ -24,6 +24,11 @@ extern const attn_cuda_names attn_cuda_symbols;
  * reason where that fails, also in a child made by fork() after it. Nothing that only uses the CPU may call this. */
 attn_status attn_cuda_load(const attn_cuda_driver **driver);
 
+/* The major version of CUDA that the driver is for. */
+int32_t attn_cuda_driver_toolkit(void);
+/* Whether what was loaded exports attn_stand_in: it runs the library's kernels without a GPU. */
+bool attn_cuda_stands_in(void);
+
 /* OK, or the status that stands for the code with the text
  * "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (out of memory)". */
 attn_status attn_cuda_check(const attn_cuda_driver *driver, const char *symbol, CUresult code);

@@ -9,7 +9,7 @@
  * Where a kernel for few queries serves some sequences of a batch and another the rest, each has a launch, which passes over the other's:
  * they round differently, and neither the longest nor any other sequence of a batch may decide how one is rounded.
  *
- * Workspace, in GPU memory: partial results [B][Hkv][row][piece][Dv + 2] in float32, if any sequence can be cut; doubts [task][2]. */
+ * Workspace, in GPU memory: partial results [B][Hkv][row][piece][Dv + 4, a multiple of 4] in float32, if any sequence can be cut; doubts [task][2]. */
 #include "calls.h"
 #include "kernels/params.h"
 #include <math.h>
@@ -36,7 +36,7 @@ static double partial_bytes(const attn_simt_forward *p)
     const attn_job *job = &p->job;
     if (p->pieces == 1) return 0;
     return (double)job->batch * (double)job->heads_kv * (double)p->row_room * (double)p->pieces *
-           (double)(job->head_dim_v + 2) * sizeof(float);
+           (double)attn_simt_partial_floats(job->head_dim_v) * sizeof(float);
 }
 
 static double task_count(const attn_simt_forward *p)

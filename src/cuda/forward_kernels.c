@@ -28,7 +28,8 @@ enum { TURING_SHARED_BYTES = 65536 };
    false,                                    \
    false,                                    \
    ATTN_STORED_NONE,                         \
-   false},
+   false,                                    \
+   0},
 
 /* Tensor cores: a body for masks, then one for everything. */
 #define TENSOR(family, module, suffix, dtype, scaled, dk, dv, ...)           \
@@ -52,7 +53,8 @@ enum { TURING_SHARED_BYTES = 65536 };
    scaled,                                                                                                          \
    false,                                                                                                           \
    ATTN_STORED_NONE,                                                                                                \
-   false},
+   false,                                                                                                           \
+   0},
 #define SM70(module, ...) TENSOR(sm70, module, "", ATTN_F16, false, __VA_ARGS__)
 #define SM70_BF16(module, ...) TENSOR(sm70, module##_bf16, "_bf16", ATTN_BF16, true, __VA_ARGS__)
 #define SM75(module, ...) TENSOR(sm75, module, "", ATTN_F16, false, __VA_ARGS__)
@@ -64,7 +66,8 @@ enum { TURING_SHARED_BYTES = 65536 };
   TENSOR(sm80, module, "_k" #keys "_bf16", ATTN_BF16, false, dk, dv, keys, __VA_ARGS__)
 
 /* Tensor cores, few queries. */
-#define FEW(family, module, kernel, label, d, rows, most_rows, shared_bytes, blocks_per_sm, dtype, stored, persistent) \
+#define FEW(family, module, kernel, label, d, rows, most_rows, shared_bytes, blocks_per_sm, dtype, stored, persistent, \
+            capability)                                                                                                \
   {#family,                                                                                                            \
    "forward_" #family label,                                                                                           \
    #module,                                                                                                            \
@@ -81,18 +84,25 @@ enum { TURING_SHARED_BYTES = 65536 };
    false,                                                                                                              \
    true,                                                                                                               \
    stored,                                                                                                             \
-   persistent},
+   persistent,                                                                                                         \
+   capability},
 #define RING(family, module, label, suffix, d, rows, most_rows, keys, depth, blocks_per_sm, dtype, stored) \
   FEW(family, module, "_" #d "_" #rows suffix, label #rows "_d" #d suffix, d, rows, most_rows,             \
-      RING_SHARED(d, rows, keys, depth, (stored) != ATTN_STORED_CODES), blocks_per_sm, dtype, stored, true)
+      RING_SHARED(d, rows, keys, depth, (stored) != ATTN_STORED_CODES), blocks_per_sm, dtype, stored, true, 0)
 #define SM70_FEW(module, d, rows, blocks_per_sm)                                                            \
   FEW(sm70, module, "_" #d, "_few" #rows "_d" #d, d, rows, 0, FEW_SHARED(d, rows), blocks_per_sm, ATTN_F16, \
-      ATTN_STORED_NONE, false)
+      ATTN_STORED_NONE, false, 0)
 #define SM75_RING(module, d, rows, most_rows, keys, depth, blocks_per_sm) \
   RING(sm75, module, "_few", "", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_F16, ATTN_STORED_NONE)
 #define SM80_RING(module, d, rows, most_rows, keys, depth, blocks_per_sm)                                        \
   RING(sm80, module, "_few", "_f16", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_F16, ATTN_STORED_NONE) \
   RING(sm80, module, "_few", "_bf16", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_BF16, ATTN_STORED_NONE)
+#define SM90_RING(module, d, rows, most_rows, keys, depth, blocks_per_sm)        \
+  BULK(module, "_f16", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_F16) \
+  BULK(module, "_bf16", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_BF16)
+#define BULK(module, suffix, d, rows, most_rows, keys, depth, blocks_per_sm, dtype)            \
+  FEW(sm80, module, "_" #d "_" #rows suffix, "_bulk" #rows "_d" #d suffix, d, rows, most_rows, \
+      RING_BULK_SHARED(d, rows, keys, depth), blocks_per_sm, dtype, ATTN_STORED_NONE, true, 90)
 #define SM70_STORED(module, d, rows, most_rows, keys, depth, blocks_per_sm) \
   RING(sm70, module, "_stored", "", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_F16, ATTN_STORED_CODES)
 #define SM75_STORED(module, d, rows, most_rows, keys, depth, blocks_per_sm) \
@@ -103,11 +113,12 @@ enum { TURING_SHARED_BYTES = 65536 };
   RING(sm80, module, "_mixed", "", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_F16, ATTN_STORED_ANY)
 
 static const attn_forward_kernel kernels[] = {
-    SM70_FEW_SHAPES(SM70_FEW) SM75_RING_SHAPES(SM75_RING) SM80_RING_SHAPES(SM80_RING) SM70_STORED_SHAPES(SM70_STORED)
-        SM75_STORED_SHAPES(SM75_STORED) SM80_STORED_SHAPES(SM80_STORED) SM80_MIXED_SHAPES(SM80_MIXED) SM70_SHAPES(SM70)
-            SM70_BF16_SHAPES(SM70_BF16) SM75_SHAPES(SM75) SM80_SHAPES(SM80) SM80_SMALL_SHAPES(SM80_SMALL)
-                SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16) SIMT("64", 64, 128, 0) SIMT("128", 128, 128, 0)
-                    SIMT("256", 256, 64, 0) SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
+    SM70_FEW_SHAPES(SM70_FEW) SM75_RING_SHAPES(SM75_RING) SM90_RING_SHAPES(SM90_RING) SM80_RING_SHAPES(SM80_RING)
+        SM70_STORED_SHAPES(SM70_STORED) SM75_STORED_SHAPES(SM75_STORED) SM80_STORED_SHAPES(SM80_STORED)
+            SM80_MIXED_SHAPES(SM80_MIXED) SM70_SHAPES(SM70) SM70_BF16_SHAPES(SM70_BF16) SM75_SHAPES(SM75)
+                SM80_SHAPES(SM80) SM80_SMALL_SHAPES(SM80_SMALL) SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16)
+                    SIMT("64", 64, 128, 0) SIMT("128", 128, 128, 0) SIMT("256", 256, 64, 0)
+                        SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
 #define FITS(family, bytes, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                  \
@@ -194,7 +205,7 @@ static bool serves(const attn_forward_kernel *k, const attn_job *job)
 /* Whether a kernel may be taken: by name, by family, or because it is made for the GPU: the instruction of sm_70 is emulated elsewhere. */
 static bool is_wanted(const attn_forward_kernel *k, const attn_cuda_device *d, const attn_force *force)
 {
-    if ((int64_t)k->shared_bytes > d->shared_bytes) return false;
+    if ((int64_t)k->shared_bytes > d->shared_bytes || k->capability > d->capability) return false;
     if (force->kernel[0] && !attn_kernel_is(k->label, force->kernel)) return false;
     if (force->family[0]) return !is_tensor(k) || strcmp(k->family, force->family) == 0;
     return force->kernel[0] || attn_cuda_is_made_for(attn_cuda_family_of(k->family), d->capability);
@@ -224,11 +235,6 @@ const attn_forward_kernel *attn_cuda_plain_forward(const attn_job *job)
         if (strcmp(kernels[n].family, "simt") == 0 && serves(&kernels[n], job)) return &kernels[n];
 }
 
-static bool has_code(const attn_cuda_device *d, const char *module)
-{
-    return attn_cuda_choose_image(attn_cuda_images, module, d->capability) >= 0;
-}
-
 /* The words without a kernel of the backward, which say nothing about the forward. */
 static attn_force forward_words(const attn_force *given)
 {
@@ -246,7 +252,7 @@ const attn_forward_kernel *attn_cuda_few_forward(const attn_cuda_device *d, cons
     one.max_q = attn_min(job->max_q, attn_min(SIMT_FEW, SIMT_FEW_ROWS / attn_max(1, job->group)));
     for (int n = 0; n < KERNELS && one.max_q; n++) {
         const attn_forward_kernel *k = &kernels[n];
-        if (k->few && is_wanted(k, d, &force) && serves(k, &one) && has_code(d, k->module)) return k;
+        if (k->few && is_wanted(k, d, &force) && serves(k, &one) && attn_cuda_has_code(d, k->module)) return k;
     }
     return NULL;
 }
@@ -284,7 +290,7 @@ attn_status attn_cuda_choose_forward(const attn_cuda_device *d, const attn_job *
         if (!is_wanted(k, d, force) || !serves(k, job)) continue;
         if (found && (k->few != found->few || k->head_dim != found->head_dim || k->head_dim_v != found->head_dim_v))
             continue;
-        if (!has_code(d, k->module) || (k->has_doubts && !has_code(d, "simt_forward"))) {
+        if (!attn_cuda_has_code(d, k->module) || (k->has_doubts && !attn_cuda_has_code(d, "simt_forward"))) {
             without_code = k;
             continue;
         }

@@ -20,6 +20,7 @@ typedef struct attn_forward_kernel {
     bool few;              /* takes sequences of few queries alone (attn_simt_is_few) */
     int32_t stored;        /* attn_stored (kernels/tensor_shapes.h) */
     bool persistent;       /* a block goes from task to task: no more than an SM holds at once */
+    int32_t capability;    /* at least, where the family's lowest does not do */
 } attn_forward_kernel;
 
 static inline bool attn_cuda_has_lengths(const attn_span *span) { return span->used || span->offsets || span->start; }

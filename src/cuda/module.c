@@ -5,13 +5,16 @@
 
 enum { DEFAULT_SHARED_BYTES = 48 << 10 }; /* what a kernel may use without opting in */
 
-int attn_cuda_choose_image(const attn_cuda_image *images, const char *module, int32_t capability)
+int attn_cuda_choose_image(const attn_cuda_image *images, const char *module, int32_t capability, int32_t toolkit,
+                           bool stands_in)
 {
     int best = -1;
-    for (int n = 0; images[n].module; n++)
-        if (strcmp(images[n].module, module) == 0 && images[n].architecture <= capability &&
-            (best < 0 || images[n].architecture > images[best].architecture))
-            best = n;
+    for (int n = 0; images[n].module; n++) {
+        const attn_cuda_image *i = &images[n];
+        if (strcmp(i->module, module) != 0 || i->architecture > capability || i->toolkit > toolkit) continue;
+        if (!(i->architecture ? i->has_ptx || i->architecture / 10 == capability / 10 : stands_in)) continue;
+        if (best < 0 || i->architecture > images[best].architecture) best = n;
+    }
     return best;
 }
 
@@ -28,16 +31,29 @@ static attn_status no_code_because(const attn_cuda_device *d, const char *module
                      *why ? "; " : "", why);
 }
 
-attn_status attn_cuda_no_code(const attn_cuda_device *d, const char *module) { return no_code_because(d, module, ""); }
+bool attn_cuda_has_code(const attn_cuda_device *d, const char *module)
+{
+    return attn_cuda_choose_image(attn_cuda_images, module, d->capability, d->toolkit, d->stands_in) >= 0;
+}
+
+attn_status attn_cuda_no_code(const attn_cuda_device *d, const char *module)
+{
+    char why[80];
+    const int newer = attn_cuda_choose_image(attn_cuda_images, module, d->capability, INT32_MAX, false);
+    if (newer >= 0) {
+        snprintf(why, sizeof why, "that takes a driver for CUDA %d, this one is for %d",
+                 attn_cuda_images[newer].toolkit, d->toolkit);
+        return no_code_because(d, module, why);
+    }
+    const bool named = attn_cuda_choose_image(attn_cuda_images, module, 0, 0, true) >= 0; /* of architecture 0 */
+    return no_code_because(d, module, named ? "it was built without an nvcc that compiles it" : "");
+}
 
 static attn_status load_module(attn_cuda_device *d, int image, CUmodule *module)
 {
     const attn_cuda_image *i = &attn_cuda_images[image];
     CUresult code = d->driver->module_load(module, i->data);
     switch (code) {
-    case CUDA_ERROR_INVALID_IMAGE:
-        if (i->architecture) break;
-        return no_code_because(d, i->module, "it was built without nvcc");
     case CUDA_ERROR_NO_BINARY_FOR_GPU:
     case CUDA_ERROR_UNSUPPORTED_PTX_VERSION: /* compiling takes a driver as new as the compiler */
         attn_cuda_check(d->driver, attn_cuda_symbols.module_load, code);
@@ -51,7 +67,7 @@ static attn_status load_module(attn_cuda_device *d, int image, CUmodule *module)
 
 static attn_status module_of(attn_cuda_device *d, const char *name, CUmodule *module)
 {
-    int image = attn_cuda_choose_image(attn_cuda_images, name, d->capability);
+    int image = attn_cuda_choose_image(attn_cuda_images, name, d->capability, d->toolkit, d->stands_in);
     if (image < 0) return attn_cuda_no_code(d, name);
     if (image >= ATTN_CUDA_MAX_MODULES) return attn_fail(ATTN_INTERNAL, "more than %d images", ATTN_CUDA_MAX_MODULES);
     attn_status status = ATTN_OK;

@@ -5,21 +5,27 @@
 
 /* In place of the library's own: GPU 0 is 7.0, GPU 1 8.0. */
 const attn_cuda_image attn_cuda_images[] = {
-    {"good", 70, "good"},   {"good", 80, "bad"},   {"newer", 75, "good"}, {"newer", 90, "good"},
-    {"ptx", 70, "new ptx"}, {"without", 0, "bad"}, {NULL, 0, NULL},
+    {"good", 70, 11, false, "good"},  {"good", 80, 11, false, "bad"},   {"newer", 75, 11, false, "good"},
+    {"newer", 90, 11, false, "good"}, {"ptx", 70, 11, true, "new ptx"}, {"without", 0, 0, false, "bad"},
+    {NULL, 0, 0, false, NULL},
 };
 
 static void images(void **state)
 {
-    static const attn_cuda_image list[] = {{"f", 70, "a"}, {"f", 75, "b"}, {"f", 80, "c"}, {"g", 80, "d"},
-                                           {"g", 0, "e"},  {"f", 90, "f"}, {NULL, 0, NULL}};
+    static const attn_cuda_image list[] = {
+        {"f", 70, 11, false, "a"}, {"f", 75, 11, false, "b"}, {"f", 80, 11, false, "c"}, {"g", 80, 11, false, "d"},
+        {"g", 0, 0, false, "e"},   {"f", 90, 12, true, "f"},  {NULL, 0, 0, false, NULL}};
     (void)state;
-    assert_int_equal(attn_cuda_choose_image(list, "f", 61), -1);
-    assert_int_equal(attn_cuda_choose_image(list, "f", 70), 0);
-    assert_int_equal(attn_cuda_choose_image(list, "f", 86), 2);
-    assert_int_equal(attn_cuda_choose_image(list, "f", 120), 5);
-    assert_int_equal(attn_cuda_choose_image(list, "g", 75), 4);
-    assert_int_equal(attn_cuda_choose_image(list, "h", 80), -1);
+    assert_int_equal(attn_cuda_choose_image(list, "f", 61, 12, false), -1);
+    assert_int_equal(attn_cuda_choose_image(list, "f", 70, 12, false), 0);
+    assert_int_equal(attn_cuda_choose_image(list, "f", 86, 12, false), 2);
+    assert_int_equal(attn_cuda_choose_image(list, "f", 120, 12, false), 5);
+    assert_int_equal(attn_cuda_choose_image(list, "f", 90, 11, false), -1); /* needs a newer driver; 80 has no PTX */
+    assert_int_equal(attn_cuda_choose_image(list, "f", 89, 11, false), 2);
+    assert_int_equal(attn_cuda_choose_image(list, "g", 75, 12, true), 4);
+    assert_int_equal(attn_cuda_choose_image(list, "g", 75, 12, false), -1);
+    assert_int_equal(attn_cuda_choose_image(list, "f", 70, 12, true), 0);
+    assert_int_equal(attn_cuda_choose_image(list, "h", 80, 12, false), -1);
 }
 
 static void kernels(void **state)
@@ -34,7 +40,7 @@ static void kernels(void **state)
          "GPU 0 (Fake V100) has compute capability 7.0, and the library no code of absent for it: built for none"},
         {"newer", "kernel", 0, ATTN_UNSUPPORTED, "7.0, and the library no code of newer for it: built for sm_75 sm_90"},
         {"ptx", "kernel", 0, ATTN_UNSUPPORTED, "built for sm_70; cuModuleLoadData: CUDA error 222"},
-        {"without", "kernel", 0, ATTN_UNSUPPORTED, "it was built without nvcc"},
+        {"without", "kernel", 0, ATTN_UNSUPPORTED, "built for none; it was built without an nvcc that compiles it"},
         {"good", "other", 0, ATTN_INTERNAL, "cuModuleGetFunction: CUDA error 500"},
         {"good", "kernel", 98305, ATTN_UNSUPPORTED, "kernel needs 98305 bytes of shared memory, a block of GPU 0"},
     };

@@ -131,6 +131,7 @@ const char *operation_name(Operation operation)
     case MMA: return "wait at mma";
     case LOAD_MATRICES: return "wait at load_matrices";
     case TRANSPOSE: return "wait at transpose_pairs";
+    case GATE: return "wait at pass_gate";
     }
     return "?";
 }
@@ -168,11 +169,12 @@ static void fiber_main()
         report("the kernel ends without mma_complete");
         w->abandon();
     }
-    if (me->copies != 0) {
-        report("the kernel ends without copies_complete after %s:%d", base_name(me->copy[0].where.file),
-               me->copy[0].where.line);
-        w->abandon();
-    }
+    for (const Copies *pending : {&me->copies, &me->bulk_copies})
+        if (pending->count != 0) {
+            report("the kernel ends without %s after %s:%d", pending == &me->copies ? "copies_complete" : "pass_gate",
+                   base_name(pending->copy[0].where.file), pending->copy[0].where.line);
+            w->abandon();
+        }
     me->waits = EXITED;
     me->where = {nullptr, 0};
     me->warp->runnable &= ~(1u << me->lane);
@@ -201,7 +203,7 @@ void Worker::start()
     }
     for (unsigned i = 0; i < threads; i++) {
         fiber[i].waits = RUNNING;
-        fiber[i].posted = fiber[i].copies = fiber[i].groups = 0;
+        fiber[i].posted = fiber[i].copies.count = fiber[i].bulk_copies.count = fiber[i].groups = 0;
         /* Staggered tops: equal offsets would share a few cache sets. */
         char *top = fiber[i].stack + STACK_BYTES - 2 * PAGE - (i * 5 % 31) * 64;
         fiber_prepare(fiber[i].context, fiber[i].stack, top, fiber_main);

@@ -24,7 +24,7 @@ enum : unsigned {
     COPY_GROUPS = 16 /* of a thread, closed and not waited for */
 };
 
-enum Operation : uint8_t { RUNNING, EXITED, AT_BARRIER, WARP_BARRIER, SHUFFLE, MMA, LOAD_MATRICES, TRANSPOSE };
+enum Operation : uint8_t { RUNNING, EXITED, AT_BARRIER, WARP_BARRIER, SHUFFLE, MMA, LOAD_MATRICES, TRANSPOSE, GATE };
 
 /* The one collective of a warp that is in flight: lanes leave operands, the last one computes, all take results. */
 struct Exchange {
@@ -47,10 +47,18 @@ struct PostedMma {
 struct Copy {
     void *to;
     const void *from;
-    size_t bytes;     /* 4, 8 or 16 */
+    size_t bytes;     /* 4, 8 or 16; of a bulk copy any multiple of 16 */
     bool wanted;      /* otherwise zeros arrive */
     const void *code; /* where it was issued, for the checks */
     Where where;
+    const void *gate; /* of a bulk copy */
+
+    size_t alignment() const { return bytes < 16 ? bytes : 16; }
+};
+
+struct Copies {
+    Copy *copy; /* [capacity], of which the first `count` are pending */
+    unsigned count, capacity;
 };
 
 struct Warp;
@@ -62,8 +70,7 @@ struct Fiber {
     unsigned lane;
     char *stack; /* lowest usable byte, above the guard page */
     unsigned posted;
-    Copy *copy; /* [copy_capacity], of which the first `copies` are pending */
-    unsigned copies, copy_capacity;
+    Copies copies, bulk_copies;
     unsigned group_end[COPY_GROUPS], groups; /* closed ones, by the number of copies before their end */
     Operation waits;                         /* for what, if it cannot run */
     Where where;
@@ -135,6 +142,9 @@ extern thread_local Fiber *self __attribute__((tls_model("initial-exec")));
 
 const Kernel *find_kernel(const char *name);
 const char *operation_name(Operation);
+
+/* Waits for the other lanes of the warp. True for the last one, before the others resume. */
+bool arrive(Fiber *, Operation, uint32_t value, Where);
 
 /* Private memory of `bytes`; ends the process where there is none. */
 char *map_memory(size_t bytes, int protection);

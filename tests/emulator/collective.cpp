@@ -40,8 +40,7 @@ void block_barrier(Where where)
     shadow_block_barrier(w->shadow, w->warps);
 }
 
-/* Waits for the other lanes. True for the last one, which must set `out` before the others resume. */
-static bool arrive(Fiber *me, Operation operation, uint32_t value, Where where)
+bool arrive(Fiber *me, Operation operation, uint32_t value, Where where)
 {
     Warp *warp = me->warp;
     Exchange &exchange = warp->exchange;

@@ -64,6 +64,10 @@ void copy_async(void *to, const void *from, size_t bytes, bool wanted, Where);
 void close_copies();
 void copies_complete();
 void copies_complete_but(unsigned last);
+void open_gate(void *gate, Where);
+void expect_bytes(void *gate, uint32_t bytes, Where);
+void copy_bulk(void *to, const void *from, size_t bytes, void *gate, Where);
+void pass_gate(void *gate, unsigned phase, Where);
 /* Of global memory, by atomic operations. */
 void add_float(float *to, float x, Where);
 uint32_t count_up(uint32_t *counter, Where);
@@ -217,6 +221,25 @@ template <int Bytes = 16> DEVICE void copy_async(tile_address to, const void *fr
 {
     copy_async<Bytes>(to, from, true, file, line);
 }
+
+DEVICE void open_gate(tile_address gate, HERE) { emulator::open_gate(tile_pointer(gate), {file, line}); }
+DEVICE void expect_bytes(tile_address gate, uint32_t bytes, HERE)
+{
+    emulator::expect_bytes(tile_pointer(gate), bytes, {file, line});
+}
+DEVICE void copy_bulk(tile_address to, const void *from, uint32_t bytes, tile_address gate, HERE)
+{
+    emulator::copy_bulk(tile_pointer(to), from, bytes, tile_pointer(gate), {file, line});
+#ifndef EMULATOR_CHECKED /* as above */
+    for (uint32_t n = 0; n < bytes; n += 16) (void)static_cast<const volatile char *>(from)[n];
+    memset(tile_pointer(to), 0xff, bytes);
+#endif
+}
+DEVICE void pass_gate(tile_address gate, uint32_t phase, HERE)
+{
+    emulator::pass_gate(tile_pointer(gate), phase, {file, line});
+}
+DEVICE void stores_before_bulk() {} /* the emulator knows one order alone */
 
 DEVICE uint32_t transpose_pairs(uint32_t word, HERE) { return emulator::transpose_pairs(word, {file, line}); }
 

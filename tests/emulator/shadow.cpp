@@ -193,29 +193,29 @@ void shadow_check(const void *address, size_t bytes, bool is_write, const void *
                 in_arena ? ", which no allocation of the device holds," : ", which is not device memory,", code);
 }
 
-static void check_vector(const void *address, size_t bytes, bool is_write, const void *code)
+static void check_vector(const void *address, size_t bytes, size_t alignment, bool is_write, const void *code)
 {
-    if ((reinterpret_cast<uintptr_t>(address) & (bytes - 1)) != 0)
+    if ((reinterpret_cast<uintptr_t>(address) & (alignment - 1)) != 0)
         fail_access("misaligned address", address, bytes, is_write, "", code);
     shadow_check(address, bytes, is_write, code);
 }
 
 void load_checked(void *to, const void *from, size_t bytes)
 {
-    check_vector(from, bytes, false, __builtin_return_address(0));
+    check_vector(from, bytes, bytes, false, __builtin_return_address(0));
     memcpy(to, from, bytes);
 }
 
 void store_checked(void *to, const void *from, size_t bytes)
 {
-    check_vector(to, bytes, true, __builtin_return_address(0));
+    check_vector(to, bytes, bytes, true, __builtin_return_address(0));
     memcpy(to, from, bytes);
 }
 
 void shadow_copy_issued(const Copy &copy)
 {
-    if (copy.wanted) check_vector(copy.from, copy.bytes, false, copy.code);
-    check_vector(copy.to, copy.bytes, true, copy.code);
+    if (copy.wanted) check_vector(copy.from, copy.bytes, copy.alignment(), false, copy.code);
+    check_vector(copy.to, copy.bytes, copy.alignment(), true, copy.code);
     Cell *cell = worker->shadow->cell + (static_cast<char *>(copy.to) - worker->shared);
     for (size_t i = 0; i < copy.bytes; i++) cell[i].write.pending = true;
     memset(copy.to, 0xff, copy.bytes);
@@ -251,7 +251,8 @@ void shadow_copy_issued(const Copy &copy)
 {
     const void *const from = copy.wanted ? copy.from : copy.to;
     for (const void *address : {from, static_cast<const void *>(copy.to)})
-        if ((reinterpret_cast<uintptr_t>(address) & (copy.bytes - 1)) != 0) misaligned(address, copy.bytes, copy.where);
+        if ((reinterpret_cast<uintptr_t>(address) & (copy.alignment() - 1)) != 0)
+            misaligned(address, copy.bytes, copy.where);
 }
 
 void shadow_copy_arrived(const Copy &) {}

@@ -71,11 +71,21 @@ static const struct {
      CUDA_ERROR_ILLEGAL_ADDRESS},
     {"wrong_copy_size", "thread 31 writes beyond", "shared memory overrun: write of 16 bytes at shared+512 of 512",
      "shared memory overrun", CUDA_ERROR_ILLEGAL_ADDRESS},
+    {"wrong_bulk_wait", "the gate was not passed", "is not complete", NULL, CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_bulk_bytes", "more is expected", "16 bytes to come", "16 bytes to come", CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_bulk_phase", "the other phase", "waits for ever", "waits for ever", CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_bulk_gate", "never opened", "not opened", "not opened", CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_bulk_reuse", "others still read what it overwrites", "race at shared+", NULL, CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_bulk_size", "not a multiple of 16", "not a multiple of 16", "not a multiple of 16",
+     CUDA_ERROR_LAUNCH_FAILED},
+    {"wrong_bulk_from", "its source is misaligned", "misaligned address", "misaligned address",
+     CUDA_ERROR_ILLEGAL_ADDRESS},
+    {"wrong_bulk_end", "nobody passes", "ends without pass_gate", "ends without pass_gate", CUDA_ERROR_LAUNCH_FAILED},
     {"wrong_null", "null", "illegal address", "illegal address", CUDA_ERROR_ILLEGAL_ADDRESS},
 };
-static const char *const right[] = {"right_barrier",     "right_warp_barrier", "right_bytes",
-                                    "right_initialised", "right_global",       "right_vector",
-                                    "right_scalars",     "right_matrices",     "right_copy"};
+static const char *const right[] = {"right_barrier", "right_warp_barrier", "right_bytes",   "right_initialised",
+                                    "right_global",  "right_vector",       "right_scalars", "right_matrices",
+                                    "right_copy",    "right_bulk"};
 
 /* The line of the kernel's source that has the comment; 0 if none. */
 static int line_of(const char *kernel, const char *fault)
@@ -186,9 +196,9 @@ static void right_kernels_are_not(void **state)
 static void early_reads_are_poison(void **state)
 {
     (void)state;
-    static const char *const kernels[] = {"wrong_copy_wait", "wrong_copy_own"};
+    static const char *const kernels[] = {"wrong_copy_wait", "wrong_copy_own", "wrong_bulk_wait"};
     if (driver.checked()) return; /* which reports them */
-    for (size_t k = 0; k < 2; k++) {
+    for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {
         uint32_t out[32];
         const CUdeviceptr from = test_allocate(512), to = test_allocate(sizeof out);
         assert_success(driver.memory_set(from, 0, 512, NULL));

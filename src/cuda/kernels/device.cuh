@@ -31,6 +31,12 @@
  *   close_copies()                                        those of this thread since the last are a group, which may be empty
  *   copies_complete()                                     this thread's have arrived; others' behind a barrier
  *   copies_complete_but<n>()                              those of all groups but the last n closed ones
+ * From sm_90 on, by nvcc from 12.0 on. A gate is 8 bytes of shared memory at a multiple of 8, of one warp:
+ *   open_gate(gate)                                       once, by one lane, in front of a block barrier
+ *   expect_bytes(gate, bytes)                             by one lane, in front of the copies: so many, or none, come until the gate is passed
+ *   copy_bulk(to, from, bytes, gate)                      to shared memory; all three multiples of 16. Other places than multiples of 128 cost a tenth
+ *   pass_gate(gate, phase)                                all lanes of the warp: what was expected is there. phase: 0, 1, 0, ...
+ *   stores_before_bulk()                                  this thread's stores to shared memory so far come before its bulk copies from now on
  *   exp2_approx log2_approx reciprocal_approx             subnormal results are zero
  *   multiply_half2(a, b) add_half2(a, b)                   two halves each, rounded to nearest
  *   permute_bytes(a, b, selector)                         byte n of the result is byte (selector >> 4 n) & 7 of b:a

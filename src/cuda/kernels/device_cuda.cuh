@@ -128,6 +128,36 @@ DEVICE void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory")
 DEVICE void copies_complete() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 template <int Last> DEVICE void copies_complete_but() { asm volatile("cp.async.wait_group %0;" ::"n"(Last) : "memory"); }
 
+DEVICE void open_gate(tile_address gate)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;\n\tfence.mbarrier_init.release.cluster;" ::"r"(gate) : "memory");
+}
+
+DEVICE void expect_bytes(tile_address gate, uint32_t bytes)
+{
+    asm volatile("{.reg .b64 t;\n\tmbarrier.arrive.expect_tx.shared.b64 t, [%0], %1;}" ::"r"(gate), "r"(bytes) : "memory");
+}
+
+DEVICE void copy_bulk(tile_address to, const void *from, uint32_t bytes, tile_address gate)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
+                 "r"(gate)
+                 : "memory");
+}
+
+DEVICE void pass_gate(tile_address gate, uint32_t phase)
+{
+    uint32_t open;
+    do asm volatile("{.reg .pred p;\n\tmbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;}"
+                    : "=r"(open)
+                    : "r"(gate), "r"(phase)
+                    : "memory");
+    while (!open);
+    __syncwarp();
+}
+
+DEVICE void stores_before_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 DEVICE uint32_t transpose_pairs(uint32_t word)
 {
     uint32_t turned;

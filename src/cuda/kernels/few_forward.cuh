@@ -174,9 +174,7 @@ template <class Family, int D> struct few_forward {
             add_steps(job, *t.block, t, q, has_more, x);
             Sums::put_sums(*t.block, t, x);
             block_barrier(); // all sums are there
-            Sums::close_rows(p, *t.block, t, 1);
-            block_barrier(); // shares, places and factors are there
-            Sums::store_rows(p, *t.block, t);
+            Sums::store_rows(p, *t.block, t, 1);
         }
     }
 };

@@ -8,7 +8,7 @@
 // on, with m, l and O of its own. In the end warp 0's to 3's are folded in that order.
 //
 // Lanes. A lane has Family::Scores elements of S of a step, element e of key key_of(e) and row row_of(half_of(e)), Halves rows in all, and Outputs elements of O,
-// element i of row row_of(half_of_output(i)) and column column_of(i).
+// element i of row row_of_output(half_of_output(i)), OutputHalves rows in all, and column column_of(i). ColumnsByFour: those of a row, as i grows, are four neighbours each.
 //
 // -inf, NaN, rows without keys, the two sums of P and the lagging sums of tensor cores: as tensor_forward.cuh has them.
 #ifndef ATTN_CUDA_FEW_SUMS_CUH
@@ -24,8 +24,6 @@ template <class Family, int D> struct few_sums {
     struct shared {
         block_of_rows *block;
         float *m, *l, *rounded; // [warp][row]
-        int64_t *offset;        // [row] where O goes
-        float *factor;          // [row]
         float *o;               // [warp][row][OPitch]
     };
 
@@ -45,9 +43,7 @@ template <class Family, int D> struct few_sums {
     {
         shared t;
         t.block = block;
-        t.offset = reinterpret_cast<int64_t *>(at);
-        t.factor = reinterpret_cast<float *>(t.offset + Rows);
-        t.m = t.factor + Rows;
+        t.m = reinterpret_cast<float *>(at);
         t.l = t.m + Warps * Rows;
         t.rounded = t.l + Warps * Rows;
         t.o = t.rounded + Warps * Rows;
@@ -169,61 +165,64 @@ template <class Family, int D> struct few_sums {
         return raised;
     }
 
-    // The end of a task, behind a barrier between each two: the warps' sums to shared memory; a thread a row folds m, l and rounded; all fold O and store it.
+    // The end of a task: the warps' sums to shared memory; behind a barrier all fold and store them.
     DEVICE void put_sums(const block_of_rows &w, const shared &t, state &x)
     {
         warp_barrier(); // scratch is used up
 #pragma unroll
         for (int half = 0; half < Halves; half++) {
             const int r = warp() * Rows + row_of(half);
-            const float l = Family::row_total(x.l[half]), rounded = Family::total_rounded(x.rounded, half);
-            if (Family::is_first_of_row()) t.m[r] = x.m[half], t.l[r] = l, t.rounded[r] = rounded;
-            if (row_of(half) >= w.rows) continue;
-#pragma unroll
-            for (int i = 0; i < Outputs; i++)
-                if (Family::half_of_output(i) == half) t.o[r * OPitch + Family::column_of(i)] = x.o[i];
+            const float l = Family::row_total(x.l[half]);
+            if (Family::is_first_of_row() && row_of(half) < Rows) t.m[r] = x.m[half], t.l[r] = l;
         }
-    }
-
-    // value_scale: of all of V.
-    DEVICE void close_rows(const attn_simt_forward &p, const block_of_rows &w, const shared &t, float value_scale)
-    {
-        const int r = int(thread_index());
-        if (r < w.rows) {
-            float m = t.m[r], l = 0, rounded = 0;
 #pragma unroll
-            for (int n = 1; n < Warps; n++) m = fmaxf(m, t.m[n * Rows + r]);
+        for (int half = 0; half < Family::OutputHalves; half++) {
+            const int row = Family::row_of_output(half), r = warp() * Rows + row;
+            const float rounded = Family::total_rounded(x.rounded, half);
+            if (Family::column_of(0) == 0 && row < Rows) t.rounded[r] = rounded;
+            if (row >= w.rows) continue;
+            float four[4];
+            int n = 0; // of the row
 #pragma unroll
-            for (int n = 0; n < Warps; n++) {
-                const float shrink = exp2_approx(t.m[n * Rows + r] - m);
-                l = fmaf(t.l[n * Rows + r], shrink, l);
-                rounded = fmaf(t.rounded[n * Rows + r], shrink, rounded);
-                t.m[n * Rows + r] = shrink;
+            for (int i = 0; i < Outputs; i++) {
+                if (Family::half_of_output(i) != half) continue;
+                if constexpr (Family::ColumnsByFour) {
+                    four[n % 4] = x.o[i];
+                    if (n % 4 == 3) store_vector(t.o + r * OPitch + Family::column_of(i) - 3, float4{four[0], four[1], four[2], four[3]});
+                    n++;
+                } else t.o[r * OPitch + Family::column_of(i)] = x.o[i];
             }
-            const row_places to = place_row<uint32_t>(p, w, r);
-            const float factor = close_row<uint32_t>(p, w, r, l == 0 ? -INFINITY : m * LN_2, l, to);
-            t.offset[r] = to.out;
-            t.factor[r] = rounded == 0 ? 0 : factor * (l / rounded) * (p.job.has_dropout ? p.job.keep_factor : 1.0f) * value_scale;
         }
     }
 
-    DEVICE void store_rows(const attn_simt_forward &p, const block_of_rows &w, const shared &t)
+    // value_scale: of all of V. What its row has in common each thread finds anew, which is sooner than another's result behind a barrier.
+    DEVICE void store_rows(const attn_simt_forward &p, const block_of_rows &w, const shared &t, float value_scale)
     {
         const int dv = int(p.job.head_dim_v);
 #pragma unroll 1
         for (int n = int(thread_index()); n < w.rows * (D / 4); n += 32 * Warps) {
             const int row = n / (D / 4), column = n % (D / 4) * 4;
             if (column >= dv) continue;
-            float *o = t.o + row * OPitch + column, sum[4] = {0, 0, 0, 0};
+            float *o = t.o + row * OPitch + column, sum[4] = {0, 0, 0, 0}, m = t.m[row], l = 0, rounded = 0;
+#pragma unroll
+            for (int i = 1; i < Warps; i++) m = fmaxf(m, t.m[i * Rows + row]);
 #pragma unroll
             for (int i = 0; i < Warps; i++) {
+                const float shrink = exp2_approx(t.m[i * Rows + row] - m);
                 float four[4];
                 load_four_floats(o + i * Rows * OPitch, four);
+                l = fmaf(t.l[i * Rows + row], shrink, l);
+                rounded = fmaf(t.rounded[i * Rows + row], shrink, rounded);
 #pragma unroll
-                for (int e = 0; e < 4; e++) sum[e] = fmaf(four[e], t.m[i * Rows + row], sum[e]);
+                for (int e = 0; e < 4; e++) sum[e] = fmaf(four[e], shrink, sum[e]);
             }
-            store_vector(o, float4{sum[0], sum[1], sum[2], sum[3]});
-            store_four(p, w, t.offset[row] + column, t.factor[row], min(4, dv - column), o);
+            const row_places to = place_row<uint32_t>(p, w, row);
+            float factor = close_row<uint32_t>(p, w, row, l == 0 ? -INFINITY : m * LN_2, l, to, column == 0);
+            factor = rounded == 0 ? 0 : factor * (l / rounded) * (p.job.has_dropout ? p.job.keep_factor : 1.0f) * value_scale;
+            if (is_stored_singly(w)) {
+                store_vector(o, float4{sum[0], sum[1], sum[2], sum[3]});
+                store_four(p, w, to.out + column, factor, min(4, dv - column), o);
+            } else store_four(p, w, to.out + column, factor, sum);
         }
     }
 };

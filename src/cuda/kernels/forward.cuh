@@ -136,52 +136,62 @@ template <class Count> DEVICE row_places place_row(const attn_simt_forward &p, c
     const int64_t h = w.hkv * job.group + int64_t(row - query * Count(job.group)), at = w.seq.q_row + int64_t(query);
     if (w.pieces > 1) {
         const int64_t task = ((w.b * job.heads_kv + w.hkv) * p.row_room + int64_t(row)) * p.pieces + w.piece;
-        return {task * (job.head_dim_v + 2) + 2, 0};
+        return {task * attn_simt_partial_floats(job.head_dim_v) + SIMT_PARTIAL_HEAD, 0};
     }
     return {attn_row_offset(&job.out, w.seq.q_batch, h, at),
             job.lse.data ? attn_row_offset(&job.lse, w.seq.q_batch, h, at) : 0};
 }
 
-// m and l of a row to its partial result, or LSE to its place; the factor of O.
+// m and l of a row to its partial result, or LSE to its place, if `stores`; the factor of O.
 template <class Count>
-DEVICE float close_row(const attn_simt_forward &p, const block_of_rows &w, int r, float m, float l, row_places to)
+DEVICE float close_row(const attn_simt_forward &p, const block_of_rows &w, int r, float m, float l, row_places to, bool stores = true)
 {
     const attn_job &job = p.job;
     if (w.pieces > 1) {
-        float *partial = p.partials + to.out - 2;
-        partial[0] = m, partial[1] = l;
+        if (stores) store_vector(p.partials + to.out - SIMT_PARTIAL_HEAD, float2{m, l});
         return 1;
     }
     float lse;
     const int64_t h = job.sink ? w.hkv * job.group + int64_t((Count(w.row) + Count(r)) % Count(job.group)) : 0;
     const float factor = finish_row(job, h, m, l, &lse);
-    if (job.lse.data) attn_store_float(&job.lse, to.lse, lse);
+    if (job.lse.data && stores) attn_store_float(&job.lse, to.lse, lse);
     return factor;
 }
 
 DEVICE float final_value(float o, float factor) { return factor == 0 ? 0 : o * factor + 0.0f; } // no -0
 
-// Up to four neighbours, from shared memory.
+// Four neighbours, by the kind of rows that they belong to.
+DEVICE void store_results(const attn_view &out, int kind, int64_t offset, float factor, float (&x)[4])
+{
+#pragma unroll
+    for (int e = 0; e < 4; e++) x[e] = final_value(x[e], factor);
+    if (kind == ROWS_F32) store_vector(out.data + 4 * offset, float4{x[0], x[1], x[2], x[3]});
+    else if (kind == ROWS_F16) store_vector(out.data + 2 * offset, uint2{pack_half2(x[0], x[1]), pack_half2(x[2], x[3])});
+    else store_vector(out.data + 2 * offset, uint2{pack_bf16x2(x[0], x[1]), pack_bf16x2(x[2], x[3])});
+}
+
+// Whether results go one by one.
+DEVICE bool is_stored_singly(const block_of_rows &w) { return w.pieces == 1 && w.out_kind == ROWS_OTHER; }
+
+// Four neighbours where it does not. Of partial results some may be behind the row, where there is room.
+DEVICE void store_four(const attn_simt_forward &p, const block_of_rows &w, int64_t offset, float factor, float (&x)[4])
+{
+    if (w.pieces > 1) store_vector(p.partials + offset, float4{x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor});
+    else store_results(p.job.out, w.out_kind, offset, factor, x);
+}
+
+// Up to four, from shared memory.
 DEVICE void store_four(const attn_simt_forward &p, const block_of_rows &w, int64_t offset, float factor, int count,
                        const float *o)
 {
-    const attn_view &out = p.job.out;
-    if (w.pieces > 1 || w.out_kind == ROWS_OTHER) {
+    if (is_stored_singly(w)) {
 #pragma unroll 1
-        for (int e = 0; e < count; e++) {
-            if (w.pieces > 1) p.partials[offset + e] = o[e] * factor;
-            else attn_store_float(&out, offset + e, final_value(o[e], factor));
-        }
+        for (int e = 0; e < count; e++) attn_store_float(&p.job.out, offset + e, final_value(o[e], factor));
         return;
     }
     float x[4];
     load_four_floats(o, x);
-#pragma unroll
-    for (int e = 0; e < 4; e++) x[e] = final_value(x[e], factor);
-    if (w.out_kind == ROWS_F32) store_vector(out.data + 4 * offset, float4{x[0], x[1], x[2], x[3]});
-    else if (w.out_kind == ROWS_F16)
-        store_vector(out.data + 2 * offset, uint2{pack_half2(x[0], x[1]), pack_half2(x[2], x[3])});
-    else store_vector(out.data + 2 * offset, uint2{pack_bf16x2(x[0], x[1]), pack_bf16x2(x[2], x[3])});
+    store_four(p, w, offset, factor, x);
 }
 
 #endif

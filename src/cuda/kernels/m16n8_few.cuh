@@ -13,14 +13,16 @@
 
 // Eights: of rows. Keys: of a step, 16 or 32. Stored: attn_stored, K and V of other kinds beside f16 queries.
 template <class Products, int Eights, int Keys, int Stored> struct m16n8_few {
-    static constexpr bool Asynchronous = Products::Asynchronous, Mixed = Stored != ATTN_STORED_NONE, HasHalves = Stored != ATTN_STORED_CODES;
+    static constexpr bool Bulk = false, Asynchronous = Products::Asynchronous, Mixed = Stored != ATTN_STORED_NONE, HasHalves = Stored != ATTN_STORED_CODES;
+    static constexpr bool ColumnsByFour = Mixed;
     static constexpr int Step = Keys, Tiles = Keys / 16; // of 16 keys
-    static constexpr int Rows = 8 * Eights, Halves = 2 * Eights, Scores = 4 * Eights * Tiles, Outputs = 16 * Eights; // the last of 64 columns
+    static constexpr int Rows = 8 * Eights, Halves = 2 * Eights, OutputHalves = Halves, Scores = 4 * Eights * Tiles, Outputs = 16 * Eights; // the last of 64 columns
     static constexpr int QueryRows = Eights, QueryWords = 2;                                                 // of a lane; of 16 columns
     struct rounded {
         float of[4 * Eights]; // from the products, as O
     };
 
+    DEVICE int row_of_output(int half) { return row_of(half); }
     DEVICE int row_of(int half) { return 8 * (half >> 1) + 2 * (lane_index() & 3) + (half & 1); }
     DEVICE int key_of(int e) { return 16 * (e / (4 * Eights)) + (lane_index() >> 2) + 4 * (e & 2); }
     DEVICE constexpr int half_of(int e) { return 2 * (e / 4 % Eights) + (e & 1); }

@@ -31,7 +31,7 @@ enum {
  * block) pieces + piece, of which sequences shorter than the bounds have only some. */
 typedef struct attn_simt_forward {
     attn_job job;
-    float *partials;           /* [B][Hkv][row_room][pieces][Dv + 2]: m, l, O; NULL: pieces is 1 */
+    float *partials;           /* [B][Hkv][row_room][pieces][attn_simt_partial_floats]; NULL: pieces is 1 */
     int64_t tasks, row_blocks; /* bounds by max_q and max_k */
     int64_t pieces, row_room;
     /* [task][2] of a kernel with scaled halves (bf16_halves.cuh): whether O may be too far off, and whether that matters, as V
@@ -80,6 +80,10 @@ ATTN_INLINE bool attn_simt_is_few(const attn_job *job, int64_t q_len)
     return q_len <= SIMT_FEW && q_len * job->group <= SIMT_FEW_ROWS;
 }
 
+/* A partial result: m, l, two places of nothing, O, and nothing up to the next multiple of 16 bytes. */
+enum { SIMT_PARTIAL_HEAD = 4 };
+ATTN_INLINE int64_t attn_simt_partial_floats(int64_t head_dim_v) { return SIMT_PARTIAL_HEAD + (head_dim_v + 3) / 4 * 4; }
+
 /* Keys of a piece of a sequence: a rule on the sequence alone, so that neither batch nor device decides a bit. */
 ATTN_INLINE int64_t attn_simt_piece_keys(const attn_job *job, int64_t q_len, int64_t k_len)
 {
@@ -90,7 +94,11 @@ ATTN_INLINE int64_t attn_simt_piece_keys(const attn_job *job, int64_t q_len, int
 
 ATTN_INLINE int64_t attn_simt_pieces(const attn_job *job, int64_t q_len, int64_t k_len)
 {
-    return attn_max(1, attn_ceil_div(k_len, attn_simt_piece_keys(job, q_len, k_len)));
+    const int64_t keys = attn_simt_piece_keys(job, q_len, k_len);
+    if (keys == SIMT_PIECE || keys == 2 * SIMT_PIECE) /* by shifts, on a GPU a tenth of the time */
+        return attn_max(1, keys == SIMT_PIECE ? (k_len + SIMT_PIECE - 1) / SIMT_PIECE
+                                              : (k_len + 2 * SIMT_PIECE - 1) / (2 * SIMT_PIECE));
+    return attn_max(1, attn_ceil_div(k_len, keys));
 }
 
 #endif

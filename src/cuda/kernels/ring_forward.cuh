@@ -5,6 +5,8 @@
 // Memory is the limit, so all is arranged round the bytes on their way. Every warp has a ring of Depth steps, Family::Step keys of K and V each, in shared memory, that it fills
 // by asynchronous copies (sm_80 on; else through registers) and empties alone: no barrier of the block in the loop. Rows lie there as they are stored,
 // blocks of Q8_0 and scales included, `pitch` apart, so that eight rows meet 32 banks. What lanes read of it is converted in registers.
+// With Bulk (sm_90) rows lie one behind the other, and where they do so in memory too, a step of K and of V is one bulk copy each. (A copy a row would be
+// ten instructions a row, as its operands are of the warp.)
 //
 // A block goes from task to task, and its warps' rings go on: the next task is known, and its first steps are on their way, before this one ends; a thread
 // looks tasks up meanwhile. Known at a time: that whose rows may still be stored, that which is done, the next, and the one looked up.
@@ -35,7 +37,8 @@ template <class Family, int D, int Depth> struct ring_forward {
     static constexpr int Rows = Sums::Rows, Warps = Sums::Warps, Step = Sums::Step, Known = 4;
     static constexpr int Rounds = Step / 4;                        // four rows at a time are copied
     static constexpr int Words = D / 16 * Family::QueryWords; // of a row of Q
-    static constexpr int Stage = Step * STORED_PITCH(Family::HasHalves ? 2 * D : 34 * D / 32); // bytes of K or V of a step
+    static constexpr int RowBytes = Family::HasHalves ? 2 * D : 34 * D / 32;
+    static constexpr int Stage = Step * (Family::Bulk ? RowBytes : STORED_PITCH(RowBytes)); // bytes of K or V of a step
 
     // What all tasks of a launch have in common of K or V.
     struct source {
@@ -54,7 +57,7 @@ template <class Family, int D, int Depth> struct ring_forward {
         const int all = int(stored_bytes(kind, D));
         int whole = n == D && !job.page_size && unit >= 8 ? unit : 0;
         keep_sum(whole);
-        return {kind, STORED_PITCH(all), unit, int(stored_bytes(kind, n)), all, whole, stored_bytes(kind, t.stride[2])};
+        return {kind, Family::Bulk ? RowBytes : STORED_PITCH(all), unit, int(stored_bytes(kind, n)), all, whole, stored_bytes(kind, t.stride[2])};
     }
 
     // The copies of a warp: where its next step lies.
@@ -64,6 +67,7 @@ template <class Family, int D, int Depth> struct ring_forward {
         int key, first, end; // of the task
         int task;            // how many before it
         unsigned issued;     // steps
+        int bulk;            // whether rows of K and of V lie one behind the other as they do in the ring: then a step is one copy of each
     };
 
     DEVICE const char *row_address(const attn_view &t, int kind, int64_t element) { return t.data + stored_bytes(kind, element); }
@@ -164,22 +168,50 @@ template <class Family, int D, int Depth> struct ring_forward {
         // model: end
     }
 
+    DEVICE void copy_in_bulk(const producer &from, char *to, tile_address gate)
+    {
+        const int first = max(from.key, from.first), rows = max(0, min(from.end, from.key + Step) - first), skip = (first - from.key) * RowBytes;
+        if (lane_index() == 0) {
+            expect_bytes(gate, uint32_t(2 * rows * RowBytes));
+            if (rows) {
+                copy_bulk(tile_of(to + skip), from.k + skip, uint32_t(rows * RowBytes), gate);
+                copy_bulk(tile_of(to + Stage + skip), from.v + skip, uint32_t(rows * RowBytes), gate);
+            }
+        }
+        if (rows == Step) return;
+        // model: rare
+        // What is not needed is zeros, as P = 0 does not undo NaN.
+#pragma unroll 1
+        for (int n = lane_index() * 16; n < Stage; n += 32 * 16)
+            if (n < skip || n >= skip + rows * RowBytes || !rows) {
+                store_vector(to + n, uint4{0, 0, 0, 0});
+                store_vector(to + Stage + n, uint4{0, 0, 0, 0});
+            }
+        stores_before_bulk();
+        // model: end
+    }
+
     // The next step, if one is known: of the task that is being done, number `now`, or of the one behind it. In any case a group of copies.
-    DEVICE void issue(const attn_job &job, const block_of_rows *known, int now, const source &k, const source &v, char *ring, producer &from)
+    DEVICE void issue(const attn_job &job, const block_of_rows *known, int now, const source &k, const source &v, char *ring, tile_address gates, producer &from)
     {
         while (from.key >= from.end && from.task <= now) { // first -1: none
             from.task++;
             enter(job, known[from.task % Known], k, v, from);
         }
         if (from.key < from.end) {
-            char *to = ring + from.issued++ % Depth * (2 * Stage);
-            copy_step<true>(job, k, from, to);
-            copy_step<false>(job, v, from, to + Stage);
+            const unsigned stage = from.issued++ % Depth;
+            char *to = ring + stage * (2 * Stage);
+            if (Family::Bulk && from.bulk) copy_in_bulk(from, to, gates + stage * 8);
+            else {
+                copy_step<true>(job, k, from, to);
+                copy_step<false>(job, v, from, to + Stage);
+            }
             from.key += Step * Warps;
             if (job.page_size) from.paged = Sums::find_pages(job, known[from.task % Known], from.key);
             else from.k += Step * Warps * k.step, from.v += Step * Warps * v.step;
         }
-        if constexpr (Family::Asynchronous) close_copies();
+        if constexpr (Family::Asynchronous)
+            if (!Family::Bulk || !from.bulk) close_copies();
     }
 
     // Rows that the task lacks are its last once more: nobody stores them. On the usual way without a question.
@@ -227,7 +259,7 @@ template <class Family, int D, int Depth> struct ring_forward {
 
     // Task number `now`, and what its ring has room for of the next; -1: that alone.
     DEVICE void multiply(const attn_job &job, const block_of_rows *known, int now, const source &k, const source &v, bool has_more, const shared &t, char *ring,
-                         producer &from, unsigned &done, state &x)
+                         tile_address gates, producer &from, unsigned &done, state &x)
     {
         const block_of_rows &w = known[now & (Known - 1)];
         uint32_t q[Family::QueryRows][Words];
@@ -242,16 +274,22 @@ template <class Family, int D, int Depth> struct ring_forward {
             whole_from = int(w.last_first), whole_to = int(w.first_end);
         }
         float *scratch = t.o + Sums::warp() * Rows * Sums::OPitch;
+        int own_k = 0, own_v = Stage;
+        if constexpr (Family::Bulk) { // found once
+            own_k = Family::template key_place<D>(), own_v = Stage + Family::template value_place<D>();
+            keep_sum(own_k), keep_sum(own_v);
+        }
 #pragma unroll 1
         while (lacks > 0 || key < end) {
             if (lacks > 0) lacks--; // the ring is filled first
             else {
-                if constexpr (Family::Asynchronous) copies_complete_but<Depth - 1>();
+                if (Family::Bulk && from.bulk) pass_gate(gates + done % Depth * 8, done / Depth & 1);
+                else if constexpr (Family::Asynchronous) copies_complete_but<Depth - 1>();
                 warp_barrier(); // all lanes' copies are there
                 const char *stage = ring + done % Depth * (2 * Stage);
                 float s[Sums::Scores], shrink[Sums::Halves];
                 uint32_t kept = 0;
-                Family::template multiply_scores<D>({stage, k.pitch, k.kind}, q, s);
+                Family::template multiply_scores<D>({stage + own_k, k.pitch, k.kind}, q, s);
                 if (has_more) {
                     // model: rare
                     Sums::finish_scores(job, w, scale, key, scratch, s);
@@ -264,12 +302,12 @@ template <class Family, int D, int Depth> struct ring_forward {
                     kept = Sums::find_kept(job, w, key);
                     // model: end
                 }
-                Family::template multiply_values<D>({stage + Stage, v.pitch, v.kind}, s, job.has_dropout, kept, raised, shrink, x.rounded, x.o);
+                Family::template multiply_values<D>({stage + own_v, v.pitch, v.kind}, s, job.has_dropout, kept, raised, shrink, x.rounded, x.o);
                 done++;
                 key += Step * Warps;
                 warp_barrier(); // the stage is used up
             }
-            issue(job, known, now, k, v, ring, from);
+            issue(job, known, now, k, v, ring, gates, from);
         }
     }
 
@@ -278,27 +316,36 @@ template <class Family, int D, int Depth> struct ring_forward {
         const attn_job &job = p.job;
         const bool has_more = !(job.scale > 0) || job.softcap > 0 || job.bias.data || job.alibi;
         block_of_rows *known = reinterpret_cast<block_of_rows *>(shared_memory());
-        char *ring = shared_memory() + Known * FEW_HEAD + Sums::warp() * (Depth * 2 * Stage);
-        const shared t = Sums::carve(nullptr, shared_memory() + Known * FEW_HEAD + Warps * (Depth * 2 * Stage));
+        char *ring = shared_memory() + RING_HEAD(Depth, Family::Bulk) + Sums::warp() * (Depth * 2 * Stage);
+        const tile_address gates = tile_of(shared_memory() + Known * FEW_HEAD + Sums::warp() * (Depth * 8)); // Bulk
+        const shared t = Sums::carve(nullptr, shared_memory() + RING_HEAD(Depth, Family::Bulk) + Warps * (Depth * 2 * Stage));
         const source k = source_of(job, job.k, job.head_dim), v = source_of(job, job.v, job.head_dim_v);
         int64_t task = block_index(); // of the thread that looks up
         producer from = {};
         from.task = -1;
+        from.bulk = Family::Bulk && k.whole && v.whole && k.step == RowBytes && v.step == RowBytes;
+        if (Family::Bulk) keep_sum(from.bulk);
         unsigned done = 0;
         state x;
+        if constexpr (Family::Bulk) {
+            if (lane_index() == 0)
+#pragma unroll
+                for (int n = 0; n < Depth; n++) open_gate(gates + n * 8);
+            block_barrier();
+        }
         // One round to know a task, one to know the next while the first copies are on their way, then one a task.
 #pragma unroll 1
         for (int now = -2; now < 0 || known[now % Known].found; now++) {
             const block_of_rows &w = known[now & (Known - 1)];
-            if (now >= -1) multiply(job, known, now, k, v, has_more, t, ring, from, done, x);
-            if (thread_index() == FEW_THREADS - 32) task = find(p, task, known[(now + 2) % Known]); // while copies are on their way
+            // While copies are on their way: at first those of task 0, which are asked for in round -1; later those that the task before has asked for.
+            if (now >= 0 && thread_index() == FEW_THREADS - 32) task = find(p, task, known[(now + 2) % Known]);
+            if (now >= -1) multiply(job, known, now, k, v, has_more, t, ring, gates, from, done, x);
+            if (now < 0 && thread_index() == FEW_THREADS - 32) task = find(p, task, known[(now + 2) % Known]);
             block_barrier(); // the rows of the task before are stored; the task behind the next is known
             if (now < 0) continue;
             Sums::put_sums(w, t, x);
             block_barrier(); // all sums are there
-            Sums::close_rows(p, w, t, scale_of(job.v, w));
-            block_barrier(); // shares, places and factors are there
-            Sums::store_rows(p, w, t);
+            Sums::store_rows(p, w, t, scale_of(job.v, w));
             if (has_more) block_barrier(); // O has left its place, which scores take on their way
         }
         if constexpr (Family::Asynchronous) copies_complete();

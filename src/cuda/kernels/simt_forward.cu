@@ -305,70 +305,74 @@ DEVICE float fold_of_warp(float x, bool is_sum)
     return x;
 }
 
-// O of a row from its pieces, in their order. A warp has SIMT_FOLD_COLUMNS columns of a row, two a lane; each lane finds the weight of a piece, the next of the next, and
-// most of what a row has is asked for before any of it is needed. No barrier, no shared memory: what takes time is the way to memory and back.
-DEVICE void fold(const attn_simt_forward &p)
+// O of a row from its pieces: the first, third and so on in that order, the others, and both. A warp has SIMT_FOLD_COLUMNS columns of a row, four a lane, pieces 2 n and on in its
+// first half, 2 n + 1 in its second; each lane finds the weight of a piece. No barrier, no shared memory. What takes time is the way to memory and back, so that all of
+// SIMT_PIECES pieces is asked for at once, and the way of instructions from memory, as each is done once: few. Count: as of find_block.
+template <class Count> DEVICE void fold(const attn_simt_forward &p, Count items)
 {
-    constexpr int Warps = SIMT_FOLD_THREADS / 32, Ahead = 16;
+    constexpr int Warps = SIMT_FOLD_THREADS / 32, Ahead = SIMT_PIECES / 2;
     const attn_job &job = p.job;
-    const int64_t dv = job.head_dim_v, pitch = dv + 2, chunks = attn_ceil_div(dv, SIMT_FOLD_COLUMNS);
-    const int64_t items = job.batch * job.heads_kv * p.row_room * chunks;
-    const int lane = int(thread_index()) % 32, warp = int(thread_index()) / 32;
-    for (int64_t item = block_index() * Warps + warp; item < items; item += int64_t(block_count()) * Warps) {
-        const int64_t task = item / chunks, head = task / p.row_room, row = task - head * p.row_room, b = head / job.heads_kv,
-                      hkv = head - b * job.heads_kv;
+    const int dv = int(job.head_dim_v), lane = int(thread_index()) % 32, odd = lane / 16;
+    const int pitch = int(attn_simt_partial_floats(dv)), chunks = (dv + SIMT_FOLD_COLUMNS - 1) / SIMT_FOLD_COLUMNS;
+    for (Count item = Count(block_index()) * Warps + Count(thread_index() / 32); item < items; item += Count(block_count()) * Warps) {
+        const Count task = item / Count(chunks), head = task / Count(p.row_room), row = task - head * Count(p.row_room), b = head / Count(job.heads_kv),
+                    hkv = head - b * Count(job.heads_kv);
+        const int d = int(item - task * Count(chunks)) * SIMT_FOLD_COLUMNS + lane % 16 * 4;
         const attn_sequence s = attn_sequence_of(&job, b);
-        const int64_t pieces = attn_simt_pieces(&job, s.q_len, s.k_len);
-        if (row >= s.q_len * job.group || pieces == 1) continue;
-        const int d = int(item - task * chunks) * SIMT_FOLD_COLUMNS + 2 * lane;
-        const float *first = p.partials + task * p.pieces * pitch, *column = first + 2 + d;
-        const bool has_one = d < dv, has_two = d + 1 < dv;
-        float own_m = -INFINITY, own_l = 0, ahead[Ahead][2], l = 0, lse, o[2] = {0, 0};
-        if (lane < pieces) own_m = first[lane * pitch], own_l = first[lane * pitch + 1];
-#pragma unroll
-        for (int i = 0; i < Ahead; i++) {
-            ahead[i][0] = has_one && i < pieces ? column[i * pitch] : 0;
-            ahead[i][1] = has_two && i < pieces ? column[i * pitch + 1] : 0;
-        }
-        float m = own_m;
-        for (int64_t n = lane + 32; n < pieces; n += 32) m = fmaxf(m, first[n * pitch]);
+        const int pieces = int(attn_simt_pieces(&job, s.q_len, s.k_len));
+        if (int64_t(row) >= s.q_len * job.group || pieces == 1) continue;
+        const float *first = p.partials + int64_t(task) * p.pieces * pitch, *column = first + odd * pitch + SIMT_PARTIAL_HEAD + (d < dv ? d : 0);
+        float m = -INFINITY, l = 0, lse, o[4] = {0, 0, 0, 0};
+        for (int n = lane; n < pieces; n += 32) m = fmaxf(m, first[int64_t(n) * pitch]);
         m = fold_of_warp(m, false);
         const float base = m == -INFINITY ? 0 : m;
-        for (int64_t n = 0; n < pieces; n += 32) {
-            const int count = int(attn_min(32, pieces - n));
-            if (n > 0) {
-                own_m = -INFINITY, own_l = 0;
-                if (lane < count) own_m = first[(n + lane) * pitch], own_l = first[(n + lane) * pitch + 1];
+#pragma unroll 1
+        for (int n = 0; n < pieces; n += 2 * Ahead) {
+            float4 ahead[Ahead];
+            const float *at = column;
+#pragma unroll
+            for (int i = 0; i < Ahead; i++) {
+                ahead[i] = {0, 0, 0, 0};
+                if (n + 2 * i + odd < pieces) ahead[i] = load_vector<float4>(at);
+                at += 2 * pitch;
             }
-            const float own = exponential(own_m - base);
-            l = fmaf(own_l, own, l);
+            column = at;
+            float own = 0; // of piece n + lane % 16
+            if (n + lane % 16 < pieces) {
+                const float2 sums = load_vector<float2>(first + int64_t(n + lane % 16) * pitch);
+                own = exponential(sums.x - base);
+                if (odd == 0) l = fmaf(sums.y, own, l);
+            }
 #pragma unroll
-            for (int half = 0; half < 32; half += Ahead) {
-                if (n + half > 0)
-#pragma unroll
-                    for (int i = 0; i < Ahead; i++) {
-                        ahead[i][0] = has_one && half + i < count ? column[(n + half + i) * pitch] : 0;
-                        ahead[i][1] = has_two && half + i < count ? column[(n + half + i) * pitch + 1] : 0;
-                    }
-                if (half >= count) break;
-#pragma unroll
-                for (int i = 0; i < Ahead; i++) {
-                    const float weight = shuffle_from(own, half + i);
-                    if (half + i >= count) continue;
-                    o[0] = fmaf(ahead[i][0], weight, o[0]);
-                    o[1] = fmaf(ahead[i][1], weight, o[1]);
-                }
+            for (int i = 0; i < Ahead; i++) {
+                const float weight = shuffle_from(own, 2 * i + odd);
+                if (n + 2 * i + odd >= pieces) continue;
+                o[0] = fmaf(ahead[i].x, weight, o[0]), o[1] = fmaf(ahead[i].y, weight, o[1]);
+                o[2] = fmaf(ahead[i].z, weight, o[2]), o[3] = fmaf(ahead[i].w, weight, o[3]);
             }
         }
         l = fold_of_warp(l, true);
-        const int64_t query = row / job.group, h = hkv * job.group + (row - query * job.group);
-        const float factor = finish_row(job, h, m, l, &lse);
-        if (lane == 0 && d == 0) store_lse(job, s, h, query, lse);
-        const int64_t offset = attn_row_offset(&job.out, s.q_batch, h, s.q_row + query);
 #pragma unroll
-        for (int c = 0; c < 2; c++)
-            if (d + c < dv) attn_store_float(&job.out, offset + d + c, final_value(o[c], factor));
+        for (int e = 0; e < 4; e++) o[e] += shuffle_xor(o[e], 16);
+        const Count query = row / Count(job.group);
+        const int64_t h = int64_t(hkv) * job.group + int64_t(row - query * Count(job.group));
+        const float factor = finish_row(job, h, m, l, &lse);
+        if (lane == 0 && d == 0) store_lse(job, s, h, int64_t(query), lse);
+        if (odd || d >= dv) continue;
+        const int64_t offset = attn_row_offset(&job.out, s.q_batch, h, s.q_row + int64_t(query)) + d;
+        const int kind = row_kind_of(job.out, dv);
+        if (kind == ROWS_OTHER) {
+#pragma unroll 1
+            for (int e = 0; e < 4 && d + e < dv; e++) attn_store_float(&job.out, offset + e, final_value(e == 0 ? o[0] : e == 1 ? o[1] : e == 2 ? o[2] : o[3], factor));
+        } else store_results(job.out, kind, offset, factor, o);
     }
+}
+
+DEVICE void fold(const attn_simt_forward &p)
+{
+    const int64_t items = p.job.batch * p.job.heads_kv * p.row_room * attn_ceil_div(p.job.head_dim_v, SIMT_FOLD_COLUMNS);
+    if (items <= INT32_MAX) fold<uint32_t>(p, uint32_t(items));
+    else fold<int64_t>(p, items);
 }
 
 // Rows that a sequence owns and does not use: zeros, LSE -inf.
@@ -398,5 +402,5 @@ KERNEL(simt_forward_128, SIMT_THREADS, 1, attn_simt_forward, p) { forward<8, 2>(
 // 64 rows.
 KERNEL(simt_forward_256, SIMT_THREADS, 1, attn_simt_forward, p) { forward<4, 4>(p); }
 KERNEL(simt_forward_576, SIMT_THREADS, 1, attn_simt_forward, p) { forward<4, 9>(p); }
-KERNEL(simt_forward_fold, SIMT_FOLD_THREADS, 6, attn_simt_forward, p) { fold(p); }
+KERNEL(simt_forward_fold, SIMT_FOLD_THREADS, 4, attn_simt_forward, p) { fold(p); }
 KERNEL(simt_forward_pad, SIMT_FOLD_THREADS, 1, attn_simt_forward, p) { pad(p); }

@@ -12,12 +12,14 @@
 #include "few_sums.cuh"
 
 struct sm70_few_lanes {
-    static constexpr int Rows = 8, Step = 16, Halves = 2, Scores = 16, Outputs = 16; // Outputs of 64 columns
+    static constexpr int Rows = 8, Step = 16, Halves = 2, OutputHalves = Halves, Scores = 16, Outputs = 16; // Outputs of 64 columns
+    static constexpr bool ColumnsByFour = false;
     struct rounded {
         float of[2]; // of this lane's keys
     };
 
     DEVICE int pair() { return lane_index() >> 2 & 3; }
+    DEVICE int row_of_output(int half) { return row_of(half); }
     DEVICE int row_of(int half) { return (lane_index() & 1) + 2 * half + 4 * (lane_index() >> 4); }
     DEVICE constexpr int half_of(int e) { return e >> 1 & 1; }
     DEVICE constexpr int half_of_output(int i) { return i >> 1 & 1; }

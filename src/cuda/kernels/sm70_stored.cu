@@ -5,7 +5,7 @@
 #include "sm70_few.cuh"
 
 struct sm70_stored : sm70_few_lanes {
-    static constexpr bool Asynchronous = false, Mixed = true, HasHalves = false;
+    static constexpr bool Bulk = false, Asynchronous = false, Mixed = true, HasHalves = false;
     static constexpr int QueryRows = 1, QueryWords = 2; // of a lane; of 16 columns
 
     DEVICE int column_of(int i) { return 32 * (i / 8) + 8 * pair() + (lane_index() & 2) + (i & 1) + (i & 4); }

@@ -65,6 +65,12 @@
   X(sm80_few, 128, 8, 8, 32, 1, 2)  \
   X(sm80_few, 128, 16, 0, 32, 1, 2) \
   X(sm80_few, 256, 8, 0, 16, 1, 2)
+/* By bulk copies; 64 columns are slower so, and left to the list above. */
+#define SM90_RING_SHAPES(X)         \
+  X(sm90_few, 128, 4, 4, 16, 2, 3)  \
+  X(sm90_few, 128, 8, 8, 16, 2, 2)  \
+  X(sm90_few, 128, 16, 0, 16, 2, 2) \
+  X(sm90_few, 256, 8, 0, 16, 1, 2)
 /* Which K and V a kernel reads as they are stored (stored.cuh), beside f16 queries: none, all but halves, all. */
 enum attn_stored { ATTN_STORED_NONE, ATTN_STORED_CODES, ATTN_STORED_ANY };
 #define SM70_STORED_SHAPES(X)         \
@@ -83,13 +89,17 @@ enum attn_stored { ATTN_STORED_NONE, ATTN_STORED_CODES, ATTN_STORED_ANY };
   X(sm80_mixed, 256, 8, 0, 16, 1, 2)
 enum { FEW_WARPS = 4, FEW_THREADS = 32 * FEW_WARPS, FEW_HEAD = (SIMT_BLOCK_BYTES + 15) / 16 * 16 };
 #define FEW_PITCH(d) ((d) + 4)                                                  /* floats */
-#define FEW_SUMS(d, rows) ((rows) * (12 + FEW_WARPS * (12 + FEW_PITCH(d) * 4))) /* what warps fold */
+#define FEW_SUMS(d, rows) ((rows)*FEW_WARPS * (12 + FEW_PITCH(d) * 4)) /* what warps fold */
 #define FEW_SHARED(d, rows) (FEW_HEAD + (rows) * (d)*2 + FEW_SUMS(d, rows))
 /* Bytes from row to row of a stage: an odd number of 16, so that eight rows meet 32 banks. */
 #define STORED_PITCH(bytes) ((bytes) / 32 * 32 + ((bytes) % 32 > 16 ? 48 : 16))
-#define RING_SHARED(d, rows, keys, depth, has_halves)                                                   \
-  (4 * FEW_HEAD + FEW_WARPS * (depth)*2 * (keys)*STORED_PITCH((has_halves) ? 2 * (d) : 34 * (d) / 32) + \
+#define RING_SHARED(d, rows, keys, depth, has_halves)                                                          \
+  (RING_HEAD(depth, 0) + FEW_WARPS * (depth)*2 * (keys)*STORED_PITCH((has_halves) ? 2 * (d) : 34 * (d) / 32) + \
    FEW_SUMS(d, rows))
+#define RING_BULK_SHARED(d, rows, keys, depth) \
+  (RING_HEAD(depth, 1) + FEW_WARPS * (depth)*2 * (keys)*2 * (d) + FEW_SUMS(d, rows))
+/* Four known tasks, and gates of bulk copies. */
+#define RING_HEAD(depth, bulk) ((bulk) ? (4 * FEW_HEAD + FEW_WARPS * (depth)*8 + 127) / 128 * 128 : 4 * FEW_HEAD)
 
 /* Bytes from row to row in shared memory, and what tiles there begin at multiples of. */
 #define TENSOR_PITCH_sm70(d) (2 * (d) + 16)
