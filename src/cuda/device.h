@@ -56,7 +56,8 @@ typedef struct attn_cuda_image {
 extern const attn_cuda_image attn_cuda_images[];
 
 /* The image that serves a GPU: machine code of the same generation where there is some, else PTX, of the highest
- * architecture that is not above its compute capability. -1: none does. toolkit: of the driver. */
+ * architecture that is not above its compute capability. -1: none does. toolkit: of the driver,
+ * unless it stands in for one. */
 int attn_cuda_choose_image(const attn_cuda_image *images, const char *module, int32_t capability, int32_t toolkit,
                            bool stands_in);
 bool attn_cuda_has_code(const attn_cuda_device *device, const char *module);

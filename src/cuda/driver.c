@@ -65,6 +65,14 @@ static bool find_symbols(void *library, const char *name)
     return true;
 }
 
+static bool says_it_stands_in(void *library)
+{
+    int (*says)(void);
+    void *address = dlsym(library, "attn_stand_in");
+    memcpy(&says, &address, sizeof address);
+    return says && says();
+}
+
 /* The library is never closed: the driver has threads and exit handlers of its own. */
 static void load(void)
 {
@@ -78,7 +86,7 @@ static void load(void)
         return;
     }
     if (!find_symbols(library, name)) return;
-    stands_in = dlsym(library, "attn_stand_in") != NULL;
+    stands_in = says_it_stands_in(library);
     owner = getpid();
     if ((code = table.init(0)) != CUDA_SUCCESS) {
         describe(&table, attn_cuda_symbols.init, code, reason, sizeof reason);

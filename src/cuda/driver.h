@@ -26,7 +26,7 @@ attn_status attn_cuda_load(const attn_cuda_driver **driver);
 
 /* The major version of CUDA that the driver is for. */
 int32_t attn_cuda_driver_toolkit(void);
-/* Whether what was loaded exports attn_stand_in: it runs the library's kernels without a GPU. */
+/* Whether what was loaded has an attn_stand_in() that is not 0: it runs the library's kernels without a GPU. */
 bool attn_cuda_stands_in(void);
 
 /* OK, or the status that stands for the code with the text

@@ -88,7 +88,7 @@ enum { TURING_SHARED_BYTES = 65536 };
    capability},
 #define RING(family, module, label, suffix, d, rows, most_rows, keys, depth, blocks_per_sm, dtype, stored) \
   FEW(family, module, "_" #d "_" #rows suffix, label #rows "_d" #d suffix, d, rows, most_rows,             \
-      RING_SHARED(d, rows, keys, depth, (stored) != ATTN_STORED_CODES), blocks_per_sm, dtype, stored, true, 0)
+      RING_SHARED(d, rows, keys, depth, STORED_HAS_HALVES(stored)), blocks_per_sm, dtype, stored, true, 0)
 #define SM70_FEW(module, d, rows, blocks_per_sm)                                                            \
   FEW(sm70, module, "_" #d, "_few" #rows "_d" #d, d, rows, 0, FEW_SHARED(d, rows), blocks_per_sm, ATTN_F16, \
       ATTN_STORED_NONE, false, 0)
@@ -103,20 +103,26 @@ enum { TURING_SHARED_BYTES = 65536 };
 #define BULK(module, suffix, d, rows, most_rows, keys, depth, blocks_per_sm, dtype)            \
   FEW(sm80, module, "_" #d "_" #rows suffix, "_bulk" #rows "_d" #d suffix, d, rows, most_rows, \
       RING_BULK_SHARED(d, rows, keys, depth), blocks_per_sm, dtype, ATTN_STORED_NONE, true, 90)
-#define SM70_STORED(module, d, rows, most_rows, keys, depth, blocks_per_sm) \
-  RING(sm70, module, "_stored", "", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_F16, ATTN_STORED_CODES)
+#define STORED(family, module, suffix, stored, d, rows, most_rows, keys, depth, blocks_per_sm) \
+  RING(family, module, "_stored", suffix, d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_F16, stored)
+#define SM70_STORED(module, ...)                               \
+  STORED(sm70, module, "_q8_0", ATTN_STORED_Q8_0, __VA_ARGS__) \
+  STORED(sm70, module, "_q4_0", ATTN_STORED_Q4_0, __VA_ARGS__) \
+  STORED(sm70, module, "", ATTN_STORED_CODES, __VA_ARGS__)
 #define SM75_STORED(module, d, rows, most_rows, keys, depth, blocks_per_sm) \
   RING(sm75, module, "_stored", "", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_F16, ATTN_STORED_ANY)
-#define SM80_STORED(module, d, rows, most_rows, keys, depth, blocks_per_sm) \
-  RING(sm80, module, "_stored", "", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_F16, ATTN_STORED_CODES)
+#define SM80_STORED(module, ...)                               \
+  STORED(sm80, module, "_q8_0", ATTN_STORED_Q8_0, __VA_ARGS__) \
+  STORED(sm80, module, "_q4_0", ATTN_STORED_Q4_0, __VA_ARGS__) \
+  STORED(sm80, module, "", ATTN_STORED_CODES, __VA_ARGS__)
 #define SM80_MIXED(module, d, rows, most_rows, keys, depth, blocks_per_sm) \
   RING(sm80, module, "_mixed", "", d, rows, most_rows, keys, depth, blocks_per_sm, ATTN_F16, ATTN_STORED_ANY)
 
 static const attn_forward_kernel kernels[] = {
-    SM70_FEW_SHAPES(SM70_FEW) SM75_RING_SHAPES(SM75_RING) SM90_RING_SHAPES(SM90_RING) SM80_RING_SHAPES(SM80_RING)
-        SM70_STORED_SHAPES(SM70_STORED) SM75_STORED_SHAPES(SM75_STORED) SM80_STORED_SHAPES(SM80_STORED)
-            SM80_MIXED_SHAPES(SM80_MIXED) SM70_SHAPES(SM70) SM70_BF16_SHAPES(SM70_BF16) SM75_SHAPES(SM75)
-                SM80_SHAPES(SM80) SM80_SMALL_SHAPES(SM80_SMALL) SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16)
+    SM70_FEW_SHAPES(SM70_FEW) SM75_RING_SHAPES(SM75_RING) SM80_RING_SHAPES_64(SM80_RING) SM90_RING_SHAPES(SM90_RING)
+        SM80_RING_SHAPES_MORE(SM80_RING) SM70_STORED_SHAPES(SM70_STORED) SM75_STORED_SHAPES(SM75_STORED)
+            SM80_STORED_SHAPES(SM80_STORED) SM80_MIXED_SHAPES(SM80_MIXED) SM70_SHAPES(SM70) SM70_BF16_SHAPES(SM70_BF16)
+                SM75_SHAPES(SM75) SM80_SHAPES(SM80) SM80_SMALL_SHAPES(SM80_SMALL) SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16)
                     SIMT("64", 64, 128, 0) SIMT("128", 128, 128, 0) SIMT("256", 256, 64, 0)
                         SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
 enum { KERNELS = sizeof kernels / sizeof *kernels };
@@ -169,24 +175,38 @@ static bool is_tensor(const attn_forward_kernel *k) { return strcmp(k->family, "
 /* Whether kernels over stored rows take it as k or v. */
 static bool is_stored(const attn_forward_kernel *k, const attn_job *job, const attn_view *t)
 {
+    if (k->stored == ATTN_STORED_Q8_0) return t->dtype == ATTN_Q8_0;
+    if (k->stored == ATTN_STORED_Q4_0) return t->dtype == ATTN_Q4_0;
     if (t->dtype == ATTN_F16) return k->stored == ATTN_STORED_ANY;
     if (t->dtype == ATTN_Q8_0 || t->dtype == ATTN_Q4_0) return true;
     if (t->dtype != ATTN_I8 && t->dtype != ATTN_F8_E4M3 && t->dtype != ATTN_F8_E5M2) return false;
     return !t->scale || (!t->scale_stride[2] && !(job->page_size && t->scale_stride[0]));
 }
 
+/* The types that a kernel on tensor cores takes, where it does not take a problem's; else NULL. */
+static const char *other_types(const attn_forward_kernel *k, const attn_job *job)
+{
+    if (!k->stored) {
+        if (job->q.dtype == k->dtype && job->k.dtype == k->dtype && job->v.dtype == k->dtype) return NULL;
+        return k->dtype == ATTN_F16 ? "it takes q, k and v in f16" : "it takes q, k and v in bf16";
+    }
+    if (job->q.dtype != k->dtype) return "it takes q in f16";
+    if (is_stored(k, job, &job->k) && is_stored(k, job, &job->v)) return NULL;
+    switch (k->stored) {
+    case ATTN_STORED_Q8_0: return "it takes k and v in q8_0";
+    case ATTN_STORED_Q4_0: return "it takes k and v in q4_0";
+    case ATTN_STORED_CODES:
+        return "it takes k and v in q8_0, q4_0, and in i8 and f8 with one scale for all rows of a head";
+    default: return "it takes k and v in f16, q8_0, q4_0, and in i8 and f8 with one scale for all rows of a head";
+    }
+}
+
 /* Why a kernel on tensor cores does not serve a problem, whatever its head sizes; NULL: it does. */
 static const char *not_for_tensor_cores(const attn_forward_kernel *k, const attn_job *job)
 {
     const int64_t most = (int64_t)1 << 30;
-    if (k->stored) {
-        if (job->q.dtype != k->dtype) return "it takes q in f16";
-        if (!is_stored(k, job, &job->k) || !is_stored(k, job, &job->v))
-            return k->stored == ATTN_STORED_ANY
-                       ? "it takes k and v in f16, q8_0, q4_0, and in i8 and f8 with one scale for all rows of a head"
-                       : "it takes k and v in q8_0, q4_0, and in i8 and f8 with one scale for all rows of a head";
-    } else if (job->q.dtype != k->dtype || job->k.dtype != k->dtype || job->v.dtype != k->dtype)
-        return k->dtype == ATTN_F16 ? "it takes q, k and v in f16" : "it takes q, k and v in bf16";
+    const char *types = other_types(k, job);
+    if (types) return types;
     if (job->max_k > most || job->max_q > most / attn_max(1, job->group) || job->page_size > most)
         return "it counts rows and keys up to 2^30";
     double bytes;
@@ -267,6 +287,7 @@ static const char *type_of(const attn_forward_kernel *k)
 static attn_status none_serves(const attn_job *job, const char *forced)
 {
     const char *why = NULL;
+    bool of_one_type = false; /* the kernel that says it, beside which there may be one of more */
     for (int n = 0; n < KERNELS; n++) {
         if (!is_tensor(&kernels[n]) || !attn_kernel_is(kernels[n].label, forced)) continue;
         const char *first = not_for_tensor_cores(&kernels[n], job);
@@ -274,7 +295,9 @@ static attn_status none_serves(const attn_job *job, const char *forced)
             why = NULL;
             break;
         }
-        if (!why) why = first;
+        if (why && !of_one_type) continue;
+        why = first;
+        of_one_type = kernels[n].stored == ATTN_STORED_Q8_0 || kernels[n].stored == ATTN_STORED_Q4_0;
     }
     return attn_fail(ATTN_UNSUPPORTED, "kernel=%s is forced, which does not serve this problem: %s", forced,
                      why ? why : "its head sizes, or what it asks for");

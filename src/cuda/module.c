@@ -11,8 +11,9 @@ int attn_cuda_choose_image(const attn_cuda_image *images, const char *module, in
     int best = -1;
     for (int n = 0; images[n].module; n++) {
         const attn_cuda_image *i = &images[n];
-        if (strcmp(i->module, module) != 0 || i->architecture > capability || i->toolkit > toolkit) continue;
-        if (!(i->architecture ? i->has_ptx || i->architecture / 10 == capability / 10 : stands_in)) continue;
+        if (strcmp(i->module, module) != 0 || i->architecture > capability) continue;
+        if (!stands_in && (!i->architecture || i->toolkit > toolkit)) continue;
+        if (i->architecture && !i->has_ptx && i->architecture / 10 != capability / 10) continue;
         if (best < 0 || i->architecture > images[best].architecture) best = n;
     }
     return best;

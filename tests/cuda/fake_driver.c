@@ -3,7 +3,7 @@
  * events, "GPU" memory is the host's, copies happen at once, a launch is noted and nothing runs. A module's image is a
  * text that says how loading it ends: "good", "bad", "new ptx". What a process gets:
  *   FAKE_GPUS=n        GPUs (2)                 FAKE_VERSION=n  driver version (11080)
- *   FAKE_FAIL=symbol:n that call answers n
+ *   FAKE_FAIL=symbol:n that call answers n           FAKE_STANDS_IN=n attn_stand_in() (1)
  * FAKE_LACKS, when compiled, leaves out one entry point. Tests steer the rest through struct fake of fake_driver.h. */
 #include "fake_driver.h"
 #include <stdlib.h>
@@ -41,6 +41,9 @@ static int number(const char *name, int otherwise)
     const char *text = getenv(name);
     return text ? atoi(text) : otherwise;
 }
+
+EXPORT int attn_stand_in(void);
+EXPORT int attn_stand_in(void) { return number("FAKE_STANDS_IN", 1); }
 
 /* Counts the call and says what it must answer. */
 static CUresult enter(const char *symbol)

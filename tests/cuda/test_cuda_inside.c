@@ -25,6 +25,7 @@ static void images(void **state)
     assert_int_equal(attn_cuda_choose_image(list, "g", 75, 12, true), 4);
     assert_int_equal(attn_cuda_choose_image(list, "g", 75, 12, false), -1);
     assert_int_equal(attn_cuda_choose_image(list, "f", 70, 12, true), 0);
+    assert_int_equal(attn_cuda_choose_image(list, "f", 90, 11, true), 5);
     assert_int_equal(attn_cuda_choose_image(list, "h", 80, 12, false), -1);
 }
 
@@ -201,6 +202,7 @@ static void error_texts(void **state)
 
 int main(int argc, char **argv)
 {
+    setenv("FAKE_STANDS_IN", "0", 1);
     if (!find_fake(argc, argv)) return 2;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(images),          cmocka_unit_test(kernels),     cmocka_unit_test(workspaces),

@@ -278,6 +278,8 @@ DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector)
     return word;
 }
 
+DEVICE uint32_t and_xor(uint32_t a, uint32_t b, uint32_t c) { return (a & b) ^ c; }
+DEVICE uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) { return (a & b) | c; }
 DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) { return uint32_t(uint64_t(a) * b >> 32); }
 
 #ifdef __F16C__

@@ -115,7 +115,7 @@ static const struct {
 
 static char *memory; /* of device 1 */
 /* The families of tensor cores that is made for what the device poses as, and that is forced: an sm_75 has not the memory for sm70. */
-static const char *native, *forced;
+static const char *native, *native_arch, *forced;
 static attn_context *of_gpu;
 
 static struct row row_of(int feature, int size, int type)
@@ -159,13 +159,16 @@ static void expected_kernel(int feature, int size, int type, const char *family,
     const struct row r = row_of(feature, size, type);
     const int64_t few = r.p.q.shape[2] == 1 ? few_size(family, sizes[size].d, sizes[size].dv) : 0;
     const int decodes = few && strcmp(family, "simt");
+    const int bulk = newer && few > 64 && !strcmp(native_arch, "sm_90"); /* whose kernel of 128 columns has 4 rows too */
     if (decodes && (types[type].kv == ATTN_I8 || types[type].kv == ATTN_Q8_0))
-        snprintf(label, bytes, "forward_%s_stored8_d%d", family, (int)few);
+        snprintf(label, bytes, "forward_%s_stored8_d%d%s", family, (int)few,
+                 types[type].kv == ATTN_Q8_0 && !turing ? "_q8_0" : "");
     else if (!strcmp(family, "simt") || !suffix || !shape || ((!volta || *suffix) && !strcmp(shape, "_d576_512")) ||
              (turing && *suffix))
         snprintf(label, bytes, "forward_simt");
     else if (few && (newer || !*suffix))
-        snprintf(label, bytes, "forward_%s_few8_d%d%s", family, (int)few, newer && !*suffix ? "_f16" : suffix);
+        snprintf(label, bytes, "forward_%s_%s_d%d%s", family, !bulk ? "few8" : few == 128 ? "bulk4" : "bulk8", (int)few,
+                 newer && !*suffix ? "_f16" : suffix);
     else snprintf(label, bytes, "forward_%s%s%s%s", family, shape, newer && !*suffix ? "_f16" : suffix, all);
 }
 
@@ -306,7 +309,7 @@ static void few_of_stored_types(void **state)
     (void)state;
     static const int32_t kinds[] = {ATTN_Q8_0, ATTN_Q4_0, ATTN_I8, ATTN_F8_E4M3, ATTN_F8_E5M2};
     const int volta = !strcmp(native, "sm70"), newer = !strcmp(native, "sm80");
-    char stored[48], mixed[48];
+    char stored[48], same[56], mixed[48];
     snprintf(stored, sizeof stored, "forward_%s_stored8_d128", native);
     snprintf(mixed, sizeof mixed, "forward_%s", volta ? "simt" : newer ? "sm80_mixed8_d128" : "sm75_stored8_d128");
     for (int n = 0; n < COUNT(kinds); n++) {
@@ -324,6 +327,10 @@ static void few_of_stored_types(void **state)
             scaled->scale_stride[2] = 0, scaled->scale_stride[1] = 1;
             expect_decode(&r, stored);
         }
+        r.p.v = attn_bhsd(r.v, (attn_dtype)kinds[n], B, HKV, SK, r.dv);
+        r.p.v.scale = r.p.v.dtype == ATTN_I8 ? r.scale : NULL;
+        snprintf(same, sizeof same, "%s%s", stored, volta || newer ? (n == 0 ? "_q8_0" : n == 1 ? "_q4_0" : "") : "");
+        expect_decode(&r, same);
         r.p.k = attn_bhsd(r.k, ATTN_F16, B, HKV, SK, r.d);
         expect_decode(&r, mixed);
     }
@@ -347,6 +354,7 @@ int main(int argc, char **argv)
     }
     forced = !strcmp(arch, "sm_75") ? "sm75" : "sm70";
     native = !strcmp(arch, "sm_70") ? "sm70" : !strcmp(arch, "sm_75") ? "sm75" : "sm80";
+    native_arch = arch;
     of_gpu = calls_context(ATTN_BACKEND_CUDA, 0, NULL);
     if (attn_malloc(of_gpu, 1, 9 * (size_t)AREA, &data) != ATTN_OK) return 1;
     memory = data;

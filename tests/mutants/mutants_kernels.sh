@@ -58,8 +58,12 @@ link()
 run_check()
 {
   local status=0 capability=7.0 device=${2%-1} own=()
-  case $device in sm75) capability=7.5 ;; sm80) capability=9.0 ;; esac # what they are for, and the shared memory
-  if [ "$device" != "$2" ]; then own=(EMULATOR_MULTIPROCESSORS=1); fi
+  case $device in # what they are for; sm90 is what sm80 has there
+  sm75) capability=7.5 ;;
+  sm80) capability=8.0 ;;
+  sm90) capability=9.0 device=sm80 ;;
+  esac
+  if [ "${2%-1}" != "$2" ]; then own=(EMULATOR_MULTIPROCESSORS=1); fi
   {
     env "${own[@]}" ATTN_CUDA_DRIVER="$1" EMULATOR_CAPABILITY=$capability OMP_WAIT_POLICY=passive timeout "$seconds" "$build/attn" check --quick --fail-fast \
       --device "cuda/$device" --filter "$3" >"$4" 2>&1

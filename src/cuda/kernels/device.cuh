@@ -40,6 +40,7 @@
  *   exp2_approx log2_approx reciprocal_approx             subnormal results are zero
  *   multiply_half2(a, b) add_half2(a, b)                   two halves each, rounded to nearest
  *   permute_bytes(a, b, selector)                         byte n of the result is byte (selector >> 4 n) & 7 of b:a
+ *   and_xor(a, b, c) and_or(a, b, c)                      (a & b) ^ c, (a & b) | c
  *   multiply_high(a, b)                                   upper half of a 32 x 32 bit product
  *   float_bits bits_float pack_half2 low_half high_half pack_bf16x2 low_bf16 high_bf16
  *   fmaf fmaxf fminf fabsf INFINITY, min and max of int   as C and CUDA have them

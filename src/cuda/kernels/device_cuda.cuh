@@ -224,6 +224,18 @@ DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) { return __umulhi(a, b); }
 
 DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
 
+/* By one instruction; of two constants one is in a register, where the compiler would make two instructions. */
+#define DEFINE_LOGIC(name, table)                                                                                      \
+    DEVICE uint32_t name(uint32_t a, uint32_t b, uint32_t c)                                                           \
+    {                                                                                                                  \
+        uint32_t x;                                                                                                    \
+        asm("lop3.b32 %0, %1, %2, %3, " table ";" : "=r"(x) : "r"(a), "r"(b), "r"(c));                                 \
+        return x;                                                                                                      \
+    }
+DEFINE_LOGIC(and_xor, "0x6a")
+DEFINE_LOGIC(and_or, "0xea")
+#undef DEFINE_LOGIC
+
 DEVICE uint32_t multiply_half2(uint32_t a, uint32_t b)
 {
     uint32_t product;

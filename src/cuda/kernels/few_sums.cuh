@@ -129,7 +129,7 @@ template <class Family, int D> struct few_sums {
         return kept;
     }
 
-    // S to P. A maximum is raised where a score exceeds it by SCORE_ROOM; each row decides for itself, one vote of the warp passes over all of it.
+    // S to P. A maximum is raised where a score exceeds it by Room; each row decides for itself, one vote of the warp passes over all of it.
     // True: shrink holds what O and what is summed shrink by; else it is 1.
     DEVICE bool exponentiate(float factor, float (&s)[Scores], state &x, float (&shrink)[Halves])
     {
@@ -143,14 +143,14 @@ template <class Family, int D> struct few_sums {
             m[Family::half_of(e)] = fmaxf(m[Family::half_of(e)], s[e]);
         }
 #pragma unroll
-        for (int half = 0; half < Halves; half++) larger |= m[half] > x.m[half] + SCORE_ROOM;
+        for (int half = 0; half < Halves; half++) larger |= m[half] > x.m[half] + Family::Room;
         const bool raised = any_of_warp(larger);
         if (raised) {
             // model: rare
 #pragma unroll
             for (int half = 0; half < Halves; half++) {
                 const float highest = Family::row_maximum(m[half]);
-                if (!(highest > x.m[half] + SCORE_ROOM)) continue;
+                if (!(highest > x.m[half] + Family::Room)) continue;
                 shrink[half] = exp2_approx(x.m[half] - highest);
                 x.m[half] = highest;
                 x.l[half] *= shrink[half];

@@ -13,8 +13,10 @@
 
 // Eights: of rows. Keys: of a step, 16 or 32. Stored: attn_stored, K and V of other kinds beside f16 queries.
 template <class Products, int Eights, int Keys, int Stored> struct m16n8_few {
-    static constexpr bool Bulk = false, Asynchronous = Products::Asynchronous, Mixed = Stored != ATTN_STORED_NONE, HasHalves = Stored != ATTN_STORED_CODES;
+    static constexpr bool Bulk = false, Asynchronous = Products::Asynchronous, Mixed = Stored != ATTN_STORED_NONE, HasHalves = STORED_HAS_HALVES(Stored);
+    static constexpr int Only = stored_only(Stored);
     static constexpr bool ColumnsByFour = Mixed;
+    static constexpr float Room = Mixed ? 0.9f : SCORE_ROOM; // of P below 2 (add_stored)
     static constexpr int Step = Keys, Tiles = Keys / 16; // of 16 keys
     static constexpr int Rows = 8 * Eights, Halves = 2 * Eights, OutputHalves = Halves, Scores = 4 * Eights * Tiles, Outputs = 16 * Eights; // the last of 64 columns
     static constexpr int QueryRows = Eights, QueryWords = 2;                                                 // of a lane; of 16 columns
@@ -54,7 +56,8 @@ template <class Products, int Eights, int Keys, int Stored> struct m16n8_few {
 
     template <int D, int Words> DEVICE void multiply_scores(const stored_rows &k, const uint32_t (&q)[Eights][Words], float (&s)[Scores])
     {
-        if constexpr (Mixed) {
+        if constexpr (Only >= 0) multiply_stored<Only, D>(k, q, s);
+        else if constexpr (Mixed) {
             switch (k.kind) {
             case STORED_Q8_0: return multiply_stored<STORED_Q8_0, D>(k, q, s);
             case STORED_Q4_0: return multiply_stored<STORED_Q4_0, D>(k, q, s);
@@ -86,9 +89,39 @@ template <class Products, int Eights, int Keys, int Stored> struct m16n8_few {
         }
     }
 
+    // Columns of Q in the order of stored_pairs.
+    template <int Words> DEVICE void arrange_queries(int kind, uint32_t (&q)[Eights][Words])
+    {
+        if constexpr (Mixed)
+            if (kind != STORED_HALVES)
+#pragma unroll
+                for (int n = 0; n < Eights; n++)
+#pragma unroll
+                    for (int j = 0; j < Words; j += 2) {
+                        const uint32_t first = q[n][j], second = q[n][j + 1];
+                        q[n][j] = permute_bytes(first, second, 0x5410), q[n][j + 1] = permute_bytes(first, second, 0x7632);
+                    }
+    }
+
+    // Columns 32 block + 4 t .. + 3 and 16 more of a key: eight halves.
+    template <int Kind> DEVICE void key_pairs(const char *row, int block, uint32_t (&h)[2][2])
+    {
+        const int t = lane_index() & 3;
+        if constexpr (Kind == STORED_HALVES) stored_key<Kind>(row, block, t, h);
+        else if constexpr (Kind == STORED_Q4_0) {
+            const uint32_t codes = stored_bytes_of<Kind>(row, block, t);
+            stored_pairs<Kind>(codes, h[0]), stored_pairs<Kind>(codes >> 4, h[1]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 2; i++) stored_pairs<Kind>(stored_codes<Kind>(row, block, t + 4 * i), h[i]);
+        }
+    }
+
     template <int Kind, int D, int Words>
     DEVICE void multiply_stored(const stored_rows &k, const uint32_t (&q)[Eights][Words], float (&s)[Scores])
     {
+        constexpr uint32_t Bias = stored_bias(Kind);
+        const uint32_t bias[4] = {Bias, Bias, Bias, Bias};
         const char *row = k.at + (lane_index() >> 2) * k.pitch;
 #pragma unroll
         for (int e = 0; e < Scores; e++) s[e] = 0;
@@ -101,13 +134,16 @@ template <class Products, int Eights, int Keys, int Stored> struct m16n8_few {
             for (int m = 0; m < Tiles; m++) {
                 uint32_t h[2][2][2]; // [key][of 16 columns][word]
 #pragma unroll
-                for (int n = 0; n < 2; n++) stored_key<Kind>(row + (16 * m + 8 * n) * k.pitch, c, lane_index() & 3, h[n]);
+                for (int n = 0; n < 2; n++) key_pairs<Kind>(row + (16 * m + 8 * n) * k.pitch, c, h[n]);
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     const uint32_t a[4] = {h[0][i][0], h[1][i][0], h[0][i][1], h[1][i][1]};
 #pragma unroll
-                    for (int n = 0; n < Eights; n++)
-                        Products::multiply(part + 4 * (Eights * m + n), a, q[n][4 * c + 2 * i], q[n][4 * c + 2 * i + 1]);
+                    for (int n = 0; n < Eights; n++) {
+                        float *sum = part + 4 * (Eights * m + n);
+                        if constexpr (stored_is_integer(Kind)) Products::multiply(sum, bias, q[n][4 * c + 2 * i], q[n][4 * c + 2 * i + 1]);
+                        Products::multiply(sum, a, q[n][4 * c + 2 * i], q[n][4 * c + 2 * i + 1]);
+                    }
                 }
             }
             mma_complete();
@@ -116,12 +152,15 @@ template <class Products, int Eights, int Keys, int Stored> struct m16n8_few {
                 float scale[2] = {1, 1};
                 if constexpr (stored_has_block_scale(Kind))
 #pragma unroll
-                    for (int n = 0; n < 2; n++) scale[n] = low_half(stored_scale<Kind>(row + (16 * m + 8 * n) * k.pitch, c));
+                    for (int n = 0; n < 2; n++) scale[n] = stored_scale<Kind>(row + (16 * m + 8 * n) * k.pitch, c);
 #pragma unroll
                 for (int i = 0; i < 4 * Eights; i++)
                     s[4 * Eights * m + i] = fmaf(part[4 * Eights * m + i], scale[i >> 1 & 1], s[4 * Eights * m + i]);
             }
         }
+        if constexpr (stored_is_integer(Kind))
+#pragma unroll
+            for (int e = 0; e < Scores; e++) s[e] *= -0x1p24f;
     }
 
     // kept: bit e of element e.
@@ -163,7 +202,8 @@ template <class Products, int Eights, int Keys, int Stored> struct m16n8_few {
 #pragma unroll
         for (int m = 0; m < Tiles; m++) {
             const stored_rows of_tile = {v.at + 16 * m * v.pitch, v.pitch, v.kind};
-            if constexpr (Mixed) {
+            if constexpr (Only >= 0) add_stored<Only, D>(of_tile, p[m], o);
+            else if constexpr (Mixed) {
                 switch (v.kind) {
                 case STORED_Q8_0: add_stored<STORED_Q8_0, D>(of_tile, p[m], o); break;
                 case STORED_Q4_0: add_stored<STORED_Q4_0, D>(of_tile, p[m], o); break;
@@ -189,7 +229,13 @@ template <class Products, int Eights, int Keys, int Stored> struct m16n8_few {
         mma_complete();
     }
 
-    // Word i of a row's four values, of two keys, as halves of both: [column].
+    // What O is to be multiplied by (add_stored).
+    DEVICE float value_unit(int kind)
+    {
+        return !Mixed || !stored_is_integer(kind) ? 1.0f : stored_has_block_scale(kind) ? -0x1p11f : -0x1p24f;
+    }
+
+    // Columns 32 block + 4 g .. + 3 of two keys, as halves of both: [column].
     template <int Kind> DEVICE void weave(const char *first, const char *second, int block, uint32_t (&h)[4])
     {
         const int g = lane_index() >> 2;
@@ -198,56 +244,111 @@ template <class Products, int Eights, int Keys, int Stored> struct m16n8_few {
             h[0] = permute_bytes(a.x, b.x, 0x5410), h[1] = permute_bytes(a.x, b.x, 0x7632);
             h[2] = permute_bytes(a.y, b.y, 0x5410), h[3] = permute_bytes(a.y, b.y, 0x7632);
         } else {
-            const uint32_t a = stored_codes<Kind>(first, block, g), b = stored_codes<Kind>(second, block, g);
+            const uint32_t a = stored_bytes_of<Kind>(first, block, g), b = stored_bytes_of<Kind>(second, block, g);
             uint32_t two[2];
-            stored_halves<Kind>(permute_bytes(a, b, 0x5140), two), h[0] = two[0], h[1] = two[1];
-            stored_halves<Kind>(permute_bytes(a, b, 0x7362), two), h[2] = two[0], h[3] = two[1];
+            stored_pairs<Kind>(permute_bytes(a, b, 0x5410), two), h[0] = two[0], h[1] = two[1];
+            stored_pairs<Kind>(permute_bytes(a, b, 0x7632), two), h[2] = two[0], h[3] = two[1];
         }
     }
 
-    template <int Kind, int D, int Count> DEVICE void add_stored(const stored_rows &v, uint32_t (&p)[Eights][2], float (&o)[Count])
+    // The same of integers as normal halves.
+    template <int Kind> DEVICE void weave_integers(const char *first, const char *second, int block, uint32_t (&h)[4])
+    {
+        const int g = lane_index() >> 2;
+        const uint32_t a = stored_codes<Kind>(first, block, g), b = stored_codes<Kind>(second, block, g);
+        uint32_t two[2];
+        stored_halves<Kind>(permute_bytes(a, b, 0x5140), two), h[0] = two[0], h[1] = two[1];
+        stored_halves<Kind>(permute_bytes(a, b, 0x7362), two), h[2] = two[0], h[3] = two[1];
+    }
+
+    // Codes with block scales: P 2^13 times the scale, rounded to f16, times -2^-24 of the code. P and scales are below 2, or all of it is done by add_large. Other integers: P times
+    // -2^-24 of the code.
+    template <int Kind, int D, int Count> DEVICE void add_stored(const stored_rows &v, const uint32_t (&p)[Eights][2], float (&o)[Count])
     {
         constexpr int Blocks = D / 32;
+        constexpr uint32_t Bias = stored_bias(Kind);
+        const uint32_t bias[4] = {Bias, Bias, Bias, Bias};
         const char *row[4]; // keys 2 t, 2 t + 1 and 8 more
-        uint32_t scale[Blocks][2];
+        uint32_t scale[Blocks][2], lifted[Eights][2];
 #pragma unroll
         for (int n = 0; n < 4; n++) row[n] = v.at + (2 * (lane_index() & 3) + (n & 1) + 4 * (n & 2)) * v.pitch;
         if constexpr (stored_has_block_scale(Kind)) {
-            uint32_t large[2] = {0, 0};
+            uint32_t bits = 0;
 #pragma unroll
             for (int b = 0; b < Blocks; b++)
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-                    scale[b][i] = stored_scale<Kind>(row[2 * i], b) | stored_scale<Kind>(row[2 * i + 1], b) << 16;
-                    large[i] |= stored_large(scale[b][i]);
+                    scale[b][i] = stored_scales<Kind>(row[2 * i], row[2 * i + 1], b);
+                    bits |= scale[b][i];
                 }
-            if (any_of_warp((large[0] | large[1]) != 0)) {
-                // model: rare
+#pragma unroll
+            for (int n = 0; n < Eights; n++)
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-#pragma unroll
-                    for (int n = 0; n < Eights; n++) p[n][i] = multiply_half2(p[n][i], stored_factor(large[i], 0x5c00u));
-#pragma unroll
-                    for (int b = 0; b < Blocks; b++) scale[b][i] = multiply_half2(scale[b][i], stored_factor(large[i], 0x1c00u));
+                    bits |= p[n][i];
+                    lifted[n][i] = multiply_half2(p[n][i], 0x70007000u);
                 }
+            if (any_of_warp((bits & 0x40004000u) != 0)) {
+                // model: rare
+                add_large<Kind, D>(row, scale, p, o);
+                return;
                 // model: end
             }
         }
 #pragma unroll
         for (int b = 0; b < Blocks; b++) {
-            uint32_t h[2][4];
+            uint32_t h[2][4], of_block[Eights][2];
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 weave<Kind>(row[2 * i], row[2 * i + 1], b, h[i]);
-                if constexpr (stored_has_block_scale(Kind))
 #pragma unroll
-                    for (int j = 0; j < 4; j++) h[i][j] = multiply_half2(h[i][j], scale[b][i]);
+                for (int n = 0; n < Eights; n++) of_block[n][i] = stored_has_block_scale(Kind) ? multiply_half2(lifted[n][i], scale[b][i]) : p[n][i];
             }
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const uint32_t a[4] = {h[0][2 * j], h[0][2 * j + 1], h[1][2 * j], h[1][2 * j + 1]};
 #pragma unroll
-                for (int n = 0; n < Eights; n++) Products::multiply(o + 4 * (Eights * (2 * b + j) + n), a, p[n][0], p[n][1]);
+                for (int n = 0; n < Eights; n++) {
+                    float *sum = o + 4 * (Eights * (2 * b + j) + n);
+                    if constexpr (stored_is_integer(Kind)) Products::multiply(sum, bias, of_block[n][0], of_block[n][1]);
+                    Products::multiply(sum, a, of_block[n][0], of_block[n][1]);
+                }
+            }
+        }
+    }
+
+    // Code times scale, rounded to f16. A scale from 512 on may take that beyond the largest half: a key with such a one passes 2^8 from all its scales on to its P.
+    template <int Kind, int D, int Count>
+    DEVICE void add_large(const char *const (&row)[4], const uint32_t (&scale)[D / 32][2], const uint32_t (&p)[Eights][2], float (&o)[Count])
+    {
+        uint32_t large[2] = {0, 0}, own[Eights][2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+#pragma unroll
+            for (int b = 0; b < D / 32; b++) large[i] |= stored_large(scale[b][i]);
+#pragma unroll
+            for (int n = 0; n < Eights; n++) own[n][i] = multiply_half2(p[n][i], stored_factor(large[i], 0x5c00u));
+        }
+#pragma unroll
+        for (int b = 0; b < D / 32; b++) {
+            uint32_t h[2][4];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                weave_integers<Kind>(row[2 * i], row[2 * i + 1], b, h[i]);
+#pragma unroll
+                for (int j = 0; j < 4; j++) h[i][j] = multiply_half2(h[i][j], multiply_half2(scale[b][i], stored_factor(large[i], 0x1c00u)));
+            }
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const uint32_t a[4] = {h[0][2 * j], h[0][2 * j + 1], h[1][2 * j], h[1][2 * j + 1]};
+                float sum[4 * Eights];
+#pragma unroll
+                for (int i = 0; i < 4 * Eights; i++) sum[i] = 0;
+#pragma unroll
+                for (int n = 0; n < Eights; n++) Products::multiply(sum + 4 * n, a, own[n][0], own[n][1]);
+                mma_complete();
+#pragma unroll
+                for (int i = 0; i < 4 * Eights; i++) o[4 * Eights * (2 * b + j) + i] = fmaf(sum[i], -0x1p-11f, o[4 * Eights * (2 * b + j) + i]);
             }
         }
     }

@@ -40,29 +40,42 @@ template <class Family, int D, int Depth> struct ring_forward {
     static constexpr int RowBytes = Family::HasHalves ? 2 * D : 34 * D / 32;
     static constexpr int Stage = Step * (Family::Bulk ? RowBytes : STORED_PITCH(RowBytes)); // bytes of K or V of a step
 
-    // What all tasks of a launch have in common of K or V.
-    struct source {
-        int kind, pitch, unit; // unit: bytes of a copy; 0: rows that no copy reaches
-        int bytes, all;        // of a row, and of one of D columns
-        int whole;             // unit, if it is 8 or more, rows are as long as the tile and there are no pages; else 0
-        int64_t step;          // bytes from row to row
+    // What all tasks of a launch have in common of K or V. With asynchronous copies steps on the usual way do not need its form, which is found anew then.
+    struct form {
+        int unit;       // bytes of a copy; 0: rows that no copy reaches
+        int bytes, all; // of a row, and of one of D columns
     };
+    struct source {
+        int kind, pitch;
+        int whole;    // rows are as long as the tile and there are no pages: bytes of a copy, 8 or 16, or Flat; else 0
+        int64_t step; // bytes from row to row
+        form known;
+    };
+    // Rows with block scales that lie one behind the other do so in the ring too, and a step is copied as if it were one row: they are no multiples of 16 bytes, steps are.
+    static constexpr int Flat = 1;
 
-    DEVICE source source_of(const attn_job &job, const attn_view &t, int64_t n)
+    DEVICE form form_of(const attn_view &t, int kind, int64_t n)
     {
-        const int kind = Family::Mixed ? stored_kind_of(t.dtype) : STORED_HALVES;
         const int64_t bits = stored_bytes(kind, t.stride[0]) | stored_bytes(kind, t.stride[1]) | stored_bytes(kind, t.stride[2]) | stored_bytes(kind, n) |
                              int64_t(reinterpret_cast<uintptr_t>(t.data));
         const int unit = (bits & 15) == 0 ? 16 : !Family::Mixed ? 0 : (bits & 7) == 0 ? 8 : (bits & 3) == 0 ? 4 : 0;
-        const int all = int(stored_bytes(kind, D));
-        int whole = n == D && !job.page_size && unit >= 8 ? unit : 0;
+        return {unit, int(stored_bytes(kind, n)), int(stored_bytes(kind, D))};
+    }
+
+    DEVICE source source_of(const attn_job &job, const attn_view &t, int64_t n)
+    {
+        const int kind = !Family::Mixed ? int(STORED_HALVES) : Family::Only >= 0 ? Family::Only : stored_kind_of(t.dtype);
+        const form f = form_of(t, kind, n);
+        const int64_t step = stored_bytes(kind, t.stride[2]);
+        int whole = n != D || job.page_size ? 0 : f.unit >= 8 ? f.unit : 0, pitch = Family::Bulk ? RowBytes : STORED_PITCH(f.all);
+        if (Family::Mixed && Family::Asynchronous && stored_has_block_scale(kind) && n == D && !job.page_size && step == f.all) whole = Flat, pitch = f.all;
         keep_sum(whole);
-        return {kind, Family::Bulk ? RowBytes : STORED_PITCH(all), unit, int(stored_bytes(kind, n)), all, whole, stored_bytes(kind, t.stride[2])};
+        return {kind, pitch, whole, step, f};
     }
 
     // The copies of a warp: where its next step lies.
     struct producer {
-        const char *k, *v; // row key + lane / 8 of each, unless in pages
+        const char *k, *v; // row key + lane / 8 of each, or Flat row key and 16 lane bytes, unless in pages
         typename Sums::pages paged;
         int key, first, end; // of the task
         int task;            // how many before it
@@ -84,9 +97,13 @@ template <class Family, int D, int Depth> struct ring_forward {
             from.paged = Sums::find_pages(job, w, from.key);
             return;
         }
-        const int64_t row = w.seq.k_row + from.key + lane_index() / 8;
-        from.k = row_address(job.k, k.kind, attn_row_offset(&job.k, w.seq.k_batch, w.hkv, row));
-        from.v = row_address(job.v, v.kind, attn_row_offset(&job.v, w.seq.k_batch, w.hkv, row));
+        from.k = first_address(job.k, w, k, from.key), from.v = first_address(job.v, w, v, from.key);
+    }
+
+    DEVICE const char *first_address(const attn_view &t, const block_of_rows &w, const source &s, int key)
+    {
+        const int64_t row = w.seq.k_row + key + (s.whole == Flat ? 0 : lane_index() / 8);
+        return row_address(t, s.kind, attn_row_offset(&t, w.seq.k_batch, w.hkv, row)) + (s.whole == Flat ? 16 * lane_index() : 0);
     }
 
     // Rows of a step, eight lanes a row, Unit bytes a lane and copy. What a row has less than the tile is zeros.
@@ -95,7 +112,7 @@ template <class Family, int D, int Depth> struct ring_forward {
     };
 
     template <int Unit>
-    DEVICE void copy_rows(const source &s, const char *const (&row)[Rounds], const bool (&needed)[Rounds], char *to)
+    DEVICE void copy_rows(const source &s, const form &f, const char *const (&row)[Rounds], const bool (&needed)[Rounds], char *to)
     {
         const int column = lane_index() % 8 * Unit;
         to += lane_index() / 8 * s.pitch + column;
@@ -105,21 +122,21 @@ template <class Family, int D, int Depth> struct ring_forward {
 #pragma unroll
             for (int i = 0; i < Rounds; i++) {
                 const int at = column + 8 * Unit * j;
-                if constexpr (!Family::Asynchronous) held[j][i] = load_unit_if<Unit>(needed[i] && at < s.bytes, row[i] + at);
-                else if (at < s.all) copy_async<Unit>(tile_of(to) + 4 * i * s.pitch + 8 * Unit * j, row[i] + at, needed[i] && at < s.bytes);
+                if constexpr (!Family::Asynchronous) held[j][i] = load_unit_if<Unit>(needed[i] && at < f.bytes, row[i] + at);
+                else if (at < f.all) copy_async<Unit>(tile_of(to) + 4 * i * s.pitch + 8 * Unit * j, row[i] + at, needed[i] && at < f.bytes);
             }
         if constexpr (!Family::Asynchronous)
 #pragma unroll
             for (int j = 0; j < parts<Unit>::Count; j++)
 #pragma unroll
                 for (int i = 0; i < Rounds; i++)
-                    if (column + 8 * Unit * j < s.all) store_unit(to + 4 * i * s.pitch + 8 * Unit * j, held[j][i]);
+                    if (column + 8 * Unit * j < f.all) store_unit(to + 4 * i * s.pitch + 8 * Unit * j, held[j][i]);
     }
 
     // The same of rows that are all needed, as long as the tile and one behind the other: no question, and as few sums as may be.
     template <int Unit> DEVICE void copy_whole(const source &s, const char *row, char *to)
     {
-        const int column = lane_index() % 8 * Unit;
+        const int column = lane_index() % 8 * Unit, all = int(stored_bytes(s.kind, D));
         tile_address tile = tile_of(to + lane_index() / 8 * s.pitch + column);
         row += column;
 #pragma unroll
@@ -127,44 +144,59 @@ template <class Family, int D, int Depth> struct ring_forward {
             keep_sum(row);
 #pragma unroll
             for (int j = 0; j < parts<Unit>::Count; j++)
-                if (column + 8 * Unit * j < s.all) copy_async<Unit>(tile + 8 * Unit * j, row + 8 * Unit * j);
+                if (column + 8 * Unit * j < all) copy_async<Unit>(tile + 8 * Unit * j, row + 8 * Unit * j);
             row += 4 * s.step;
             tile += 4 * s.pitch;
         }
     }
 
+    // The same as if they were one row.
+    template <int Kind> DEVICE void copy_flat(const char *from, char *to)
+    {
+        constexpr int Units = Step * int(stored_bytes(Kind, D)) / 16;
+        const tile_address tile = tile_of(to + 16 * lane_index());
+#pragma unroll
+        for (int n = 0; n < Units; n += 32)
+            if (n + 32 <= Units || lane_index() < Units - n) copy_async(tile + 16 * n, from + 16 * n);
+    }
+
     // The same by bytes.
-    DEVICE void copy_slowly(const source &s, const char *const (&row)[Rounds], const bool (&needed)[Rounds], char *to)
+    DEVICE void copy_slowly(const source &s, const form &f, const char *const (&row)[Rounds], const bool (&needed)[Rounds], char *to)
     {
         to += lane_index() / 8 * s.pitch;
 #pragma unroll
         for (int i = 0; i < Rounds; i++)
 #pragma unroll 1
-            for (int n = lane_index() % 8; n < s.all; n += 8) to[4 * i * s.pitch + n] = needed[i] && n < s.bytes ? row[i][n] : char(0);
+            for (int n = lane_index() % 8; n < f.all; n += 8) to[4 * i * s.pitch + n] = needed[i] && n < f.bytes ? row[i][n] : char(0);
     }
 
     template <bool IsKey> DEVICE void copy_step(const attn_job &job, const source &s, const producer &from, char *to)
     {
         if constexpr (Family::Asynchronous)
             if (s.whole && from.key >= from.first && from.key + Step <= from.end) {
-                if (!Family::Mixed || s.whole == 16) return copy_whole<16>(s, IsKey ? from.k : from.v, to);
-                return copy_whole<8>(s, IsKey ? from.k : from.v, to);
+                if (Family::Mixed && s.whole == Flat) {
+                    const char *first = IsKey ? from.k : from.v;
+                    if (is_aligned(first, 16)) return s.kind == STORED_Q8_0 ? copy_flat<STORED_Q8_0>(first, to) : copy_flat<STORED_Q4_0>(first, to);
+                } else if (!Family::Mixed || s.whole == 16) return copy_whole<16>(s, IsKey ? from.k : from.v, to);
+                else return copy_whole<8>(s, IsKey ? from.k : from.v, to);
             }
         // model: rare
         const attn_view &view = IsKey ? job.k : job.v;
-        const char *row[Rounds];
+        const form f = Family::Asynchronous ? form_of(view, s.kind, IsKey ? job.head_dim : job.head_dim_v) : s.known;
+        const char *first = IsKey ? from.k : from.v, *row[Rounds];
+        if (s.whole == Flat) first += lane_index() / 8 * s.step - 16 * lane_index();
         bool needed[Rounds];
 #pragma unroll
         for (int i = 0; i < Rounds; i++) {
             const int own = lane_index() / 8 + 4 * i, key = from.key + own;
             if (job.page_size) row[i] = row_address(view, s.kind, Sums::of_lane(IsKey ? from.paged.k : from.paged.v, own));
-            else row[i] = (IsKey ? from.k : from.v) + 4 * i * s.step;
+            else row[i] = first + 4 * i * s.step;
             needed[i] = key >= from.first && key < from.end;
         }
-        if (s.unit == 16) copy_rows<16>(s, row, needed, to);
-        else if (Family::Mixed && s.unit == 8) copy_rows<8>(s, row, needed, to);
-        else if (Family::Mixed && s.unit == 4) copy_rows<4>(s, row, needed, to);
-        else copy_slowly(s, row, needed, to);
+        if (f.unit == 16) copy_rows<16>(s, f, row, needed, to);
+        else if (Family::Mixed && f.unit == 8) copy_rows<8>(s, f, row, needed, to);
+        else if (Family::Mixed && f.unit == 4) copy_rows<4>(s, f, row, needed, to);
+        else copy_slowly(s, f, row, needed, to);
         // model: end
     }
 
@@ -267,6 +299,7 @@ template <class Family, int D, int Depth> struct ring_forward {
         int key = 0, end = 0, whole_from = 0, whole_to = 0, lacks = Depth - int(from.issued - done);
         if (now >= 0) {
             load_queries(job, w, q);
+            Family::arrange_queries(k.kind, q);
             Sums::start(x);
             Sums::see(job, w, x);
             scale = job.scale * scale_of(job.k, w), factor = has_more ? LOG2_E : scale * LOG2_E;
@@ -345,7 +378,7 @@ template <class Family, int D, int Depth> struct ring_forward {
             if (now < 0) continue;
             Sums::put_sums(w, t, x);
             block_barrier(); // all sums are there
-            Sums::store_rows(p, w, t, scale_of(job.v, w));
+            Sums::store_rows(p, w, t, scale_of(job.v, w) * Family::value_unit(v.kind));
             if (has_more) block_barrier(); // O has left its place, which scores take on their way
         }
         if constexpr (Family::Asynchronous) copies_complete();

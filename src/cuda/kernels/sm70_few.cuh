@@ -14,6 +14,7 @@
 struct sm70_few_lanes {
     static constexpr int Rows = 8, Step = 16, Halves = 2, OutputHalves = Halves, Scores = 16, Outputs = 16; // Outputs of 64 columns
     static constexpr bool ColumnsByFour = false;
+    static constexpr float Room = SCORE_ROOM;
     struct rounded {
         float of[2]; // of this lane's keys
     };

@@ -4,16 +4,22 @@
 #include "ring_forward.cuh"
 #include "sm70_few.cuh"
 
-struct sm70_stored : sm70_few_lanes {
+// Stored: attn_stored.
+template <int Stored> struct sm70_stored : sm70_few_lanes {
     static constexpr bool Bulk = false, Asynchronous = false, Mixed = true, HasHalves = false;
+    static constexpr int Only = stored_only(Stored);
     static constexpr int QueryRows = 1, QueryWords = 2; // of a lane; of 16 columns
 
     DEVICE int column_of(int i) { return 32 * (i / 8) + 8 * pair() + (lane_index() & 2) + (i & 1) + (i & 4); }
     DEVICE int query_row(int) { return (lane_index() & 3) + 4 * (lane_index() >> 4); }
     DEVICE int query_column(int j) { return 16 * (j / 2) + 4 * pair() + 2 * (j & 1); }
 
+    template <int Words> DEVICE void arrange_queries(int, uint32_t (&)[1][Words]) {}
+    DEVICE float value_unit(int) { return 1; }
+
     template <int D, int Words> DEVICE void multiply_scores(const stored_rows &k, const uint32_t (&q)[1][Words], float (&s)[Scores])
     {
+        if constexpr (Only >= 0) return multiply_stored<Only, D>(k, q[0], s);
         switch (k.kind) {
         case STORED_Q8_0: return multiply_stored<STORED_Q8_0, D>(k, q[0], s);
         case STORED_Q4_0: return multiply_stored<STORED_Q4_0, D>(k, q[0], s);
@@ -46,7 +52,7 @@ struct sm70_stored : sm70_few_lanes {
 #pragma unroll
             for (int e = 0; e < Scores; e++)
                 if constexpr (stored_has_block_scale(Kind))
-                    part[e / 8][e % 8] = fmaf(of_block[e / 8][e % 8], low_half(stored_scale<Kind>(k.at + key_of(e) * k.pitch, c)), part[e / 8][e % 8]);
+                    part[e / 8][e % 8] = fmaf(of_block[e / 8][e % 8], stored_scale<Kind>(k.at + key_of(e) * k.pitch, c), part[e / 8][e % 8]);
                 else part[e / 8][e % 8] = of_block[e / 8][e % 8];
         }
         add_parts(part, s);
@@ -59,6 +65,7 @@ struct sm70_stored : sm70_few_lanes {
     {
         uint32_t p[4][2];
         make_operands(s, drops ? kept : ~0u, shrink, r, p);
+        if constexpr (Only >= 0) return add_stored<Only, D>(v, p, shrink, o);
         switch (v.kind) {
         case STORED_Q8_0: return add_stored<STORED_Q8_0, D>(v, p, shrink, o);
         case STORED_Q4_0: return add_stored<STORED_Q4_0, D>(v, p, shrink, o);
@@ -82,8 +89,7 @@ struct sm70_stored : sm70_few_lanes {
                 large[n] = 0;
 #pragma unroll
                 for (int b = 0; b < Blocks; b++) {
-                    scale[n][b] = stored_scale<Kind>(row + 4 * n * v.pitch, b);
-                    scale[n][b] |= scale[n][b] << 16;
+                    scale[n][b] = stored_scales<Kind>(row + 4 * n * v.pitch, row + 4 * n * v.pitch, b);
                     large[n] |= stored_large(scale[n][b]);
                 }
             }
@@ -124,6 +130,8 @@ struct sm70_stored : sm70_few_lanes {
     }
 };
 
-#define SM70_STORED_KERNELS(module, d, rows, most_rows, keys, depth, blocks_per_sm) \
-    RING_KERNEL(sm70_stored_##d##_##rows, sm70_stored, d, depth, blocks_per_sm)
+#define SM70_STORED_KERNELS(module, d, rows, most_rows, keys, depth, blocks_per_sm)                          \
+    RING_KERNEL(sm70_stored_##d##_##rows##_q8_0, sm70_stored<ATTN_STORED_Q8_0>, d, depth, blocks_per_sm) \
+    RING_KERNEL(sm70_stored_##d##_##rows##_q4_0, sm70_stored<ATTN_STORED_Q4_0>, d, depth, blocks_per_sm) \
+    RING_KERNEL(sm70_stored_##d##_##rows, sm70_stored<ATTN_STORED_CODES>, d, depth, blocks_per_sm)
 SM70_STORED_SHAPES(SM70_STORED_KERNELS)

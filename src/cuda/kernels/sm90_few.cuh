@@ -17,6 +17,8 @@
 template <class Products, int RowsOfBlock, int Keys> struct sm90_few {
     static constexpr int Eights = (RowsOfBlock + 7) / 8; // of rows
     static constexpr bool Bulk = true, Asynchronous = true, Mixed = false, HasHalves = true, ColumnsByFour = true;
+    static constexpr int Only = -1;
+    static constexpr float Room = SCORE_ROOM;
     static constexpr int Step = Keys, Tiles = Keys / 16;
     static constexpr int Rows = RowsOfBlock, Halves = Eights, OutputHalves = 2 * Eights, Scores = 4 * Eights * Tiles, Outputs = 16 * Eights; // the last of 64 columns
     static constexpr int QueryRows = Eights, QueryWords = 2;                                                                             // of a lane; of 16 columns
@@ -52,6 +54,9 @@ template <class Products, int RowsOfBlock, int Keys> struct sm90_few {
     }
 
     DEVICE float total_rounded(const rounded &r, int half) { return r.of[4 * (half >> 1) + (half & 1)]; }
+
+    template <int Words> DEVICE void arrange_queries(int, uint32_t (&)[Eights][Words]) {}
+    DEVICE float value_unit(int) { return 1; }
 
     // Where in a step a lane's first load is.
     template <int D> DEVICE int key_place() { return (lane_index() >> 2) * (2 * D) + 16 * (lane_index() & 3); }

@@ -22,6 +22,9 @@ DEVICE int stored_kind_of(int32_t dtype)
     }
 }
 
+// That of an attn_stored which is of one type; else -1.
+DEVICE constexpr int stored_only(int stored) { return stored == ATTN_STORED_Q8_0 ? STORED_Q8_0 : stored == ATTN_STORED_Q4_0 ? STORED_Q4_0 : -1; }
+
 DEVICE bool stored_has_row_scale(int32_t dtype) { return dtype == ATTN_I8 || dtype == ATTN_F8_E4M3 || dtype == ATTN_F8_E5M2; }
 DEVICE constexpr bool stored_has_block_scale(int kind) { return kind == STORED_Q8_0 || kind == STORED_Q4_0; }
 
@@ -31,16 +34,30 @@ DEVICE constexpr int64_t stored_bytes(int kind, int64_t n)
     return kind == STORED_HALVES ? 2 * n : kind == STORED_Q8_0 ? (n >> 5) * ATTN_Q8_0_BYTES : kind == STORED_Q4_0 ? (n >> 5) * ATTN_Q4_0_BYTES : n;
 }
 
-// The bits of the scale of a block.
-template <int Kind> DEVICE uint32_t stored_scale(const char *row, int block)
+// Blocks of 34 and 18 bytes begin at a multiple of four if their number is even, else two behind one. All is loaded in words at multiples of four.
+
+// A word with the bits of the scale of a block: in its lower half, of odd blocks in the upper.
+template <int Kind> DEVICE uint32_t stored_scale_word(const char *row, int block)
 {
-    return attn_load_u16(row + block * (Kind == STORED_Q8_0 ? ATTN_Q8_0_BYTES : ATTN_Q4_0_BYTES));
+    return load_vector<uint32_t>(row + block * (Kind == STORED_Q8_0 ? ATTN_Q8_0_BYTES : ATTN_Q4_0_BYTES) - block % 2 * 2);
 }
 
-// Four bytes at a place that is even. is_whole: a multiple of four, which the compiler knows, as blocks of 34 and 18 bytes begin at every other one.
+template <int Kind> DEVICE float stored_scale(const char *row, int block)
+{
+    const uint32_t word = stored_scale_word<Kind>(row, block);
+    return block % 2 ? high_half(word) : low_half(word);
+}
+
+// The bits of those of two rows.
+template <int Kind> DEVICE uint32_t stored_scales(const char *first, const char *second, int block)
+{
+    return permute_bytes(stored_scale_word<Kind>(first, block), stored_scale_word<Kind>(second, block), block % 2 ? 0x7632 : 0x5410);
+}
+
+// Four bytes at a place that is a multiple of four or, of even blocks, two behind one.
 DEVICE uint32_t stored_word(const char *p, bool is_whole)
 {
-    return is_whole ? load_vector<uint32_t>(p) : attn_load_u16(p) | uint32_t(attn_load_u16(p + 2)) << 16;
+    return is_whole ? load_vector<uint32_t>(p) : permute_bytes(load_vector<uint32_t>(p - 2), load_vector<uint32_t>(p + 2), 0x5432);
 }
 
 // The codes of columns 32 block + 4 n .. + 3, n from 0 to 7, a byte each.
@@ -58,13 +75,9 @@ DEVICE void stored_integers(uint32_t codes, uint32_t bias, uint32_t (&half)[2])
     half[1] = add_half2(permute_bytes(codes, 0x64646464u, 0x4342), bias);
 }
 
-// Four codes as four halves.
-template <int Kind> DEVICE void stored_halves(uint32_t codes, uint32_t (&half)[2])
+// Bytes that are 8-bit floats in the upper half of a half: E5M2 as it is. E4M3: its exponent lies one bit lower and is less by 8. All ones are NaN.
+template <int Kind> DEVICE void stored_floats(uint32_t (&half)[2])
 {
-    if (Kind == STORED_Q8_0 || Kind == STORED_I8) return stored_integers(codes ^ 0x80808080u, 0xe480e480u, half); // -(1024 + 128)
-    if (Kind == STORED_Q4_0) return stored_integers(codes, 0xe408e408u, half);                                    // -(1024 + 8)
-    half[0] = permute_bytes(codes, 0, 0x1404), half[1] = permute_bytes(codes, 0, 0x3424); // each in the upper byte: E5M2 as it is
-    // E4M3: its exponent lies one bit lower and is less by 8. All ones are NaN.
 #pragma unroll
     for (int i = 0; i < 2 && Kind == STORED_E4M3; i++) {
         const uint32_t all = half[i] & 0x7f007f00u;
@@ -72,6 +85,40 @@ template <int Kind> DEVICE void stored_halves(uint32_t codes, uint32_t (&half)[2
         if ((all & 0xffffu) == 0x7f00u) half[i] |= 0x7e00u;
         if (all >> 16 == 0x7f00u) half[i] |= 0x7e000000u;
     }
+}
+
+// Four codes as four halves.
+template <int Kind> DEVICE void stored_halves(uint32_t codes, uint32_t (&half)[2])
+{
+    if (Kind == STORED_Q8_0 || Kind == STORED_I8) return stored_integers(codes ^ 0x80808080u, 0xe480e480u, half); // -(1024 + 128)
+    if (Kind == STORED_Q4_0) return stored_integers(codes, 0xe408e408u, half);                                    // -(1024 + 8)
+    half[0] = permute_bytes(codes, 0, 0x1404), half[1] = permute_bytes(codes, 0, 0x3424); // each in the upper byte
+    stored_floats<Kind>(half);
+}
+
+// Integers as subnormal halves: code + bias, which is not negative, is the bits of (code + bias) 2^-24. That takes a mask where a normal half takes two
+// permutations and a sum; products with bias 2^-24 (stored_bias, two halves) take the bias off again. It is the codes that are negative, not the bias, as ptxas 11.8
+// makes -(bits) of an operand whose sign bit is set by subtracting integers.
+DEVICE constexpr bool stored_is_integer(int kind) { return kind == STORED_Q8_0 || kind == STORED_I8 || kind == STORED_Q4_0; }
+DEVICE constexpr uint32_t stored_bias(int kind) { return kind == STORED_Q4_0 ? 0x00080008u : 0x00800080u; }
+
+// Four codes, the last four bits of each byte if Q4_0, as halves: those of bytes 0 and 2, and of 1 and 3. Of integers
+// -(code + bias) 2^-24.
+template <int Kind> DEVICE void stored_pairs(uint32_t codes, uint32_t (&half)[2])
+{
+    if constexpr (Kind == STORED_Q4_0) half[0] = and_or(codes, 0x000f000fu, 0x80008000u), half[1] = and_or(codes >> 8, 0x000f000fu, 0x80008000u);
+    else if constexpr (stored_is_integer(Kind)) half[0] = and_xor(codes, 0x00ff00ffu, 0x80808080u), half[1] = and_xor(codes >> 8, 0x00ff00ffu, 0x80808080u);
+    else {
+        half[0] = permute_bytes(codes, 0, 0x2404), half[1] = permute_bytes(codes, 0, 0x3414);
+        stored_floats<Kind>(half);
+    }
+}
+
+// The bytes with the codes of columns 32 block + 4 n .. + 3, n from 0 to 7; Q4_0: the last four bits of each, above which are others.
+template <int Kind> DEVICE uint32_t stored_bytes_of(const char *row, int block, int n)
+{
+    if constexpr (Kind == STORED_Q4_0) return stored_word(row + block * ATTN_Q4_0_BYTES + 2 + 4 * (n & 3), block % 2 != 0) >> (n & 4);
+    else return stored_codes<Kind>(row, block, n);
 }
 
 // Columns 32 block + 4 n .. + 3 and 16 more, n from 0 to 3: eight halves.

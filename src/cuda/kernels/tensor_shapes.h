@@ -59,20 +59,22 @@
 /* The same by rings in shared memory (ring_forward.cuh). X(module, head sizes up to, rows of a block, of a sequence at most or 0, keys of a step, steps
  * of a ring, blocks_per_sm). A row has the same bits in blocks of 8 and of 16, and the last of a head size takes any number. */
 #define SM75_RING_SHAPES(X) X(sm75_few, 64, 8, 0, 16, 1, 2) X(sm75_few, 128, 8, 0, 16, 1, 1)
-#define SM80_RING_SHAPES(X)         \
-  X(sm80_few, 64, 8, 8, 32, 1, 4)   \
-  X(sm80_few, 64, 16, 0, 32, 1, 3)  \
+#define SM80_RING_SHAPES_64(X) X(sm80_few, 64, 8, 8, 32, 1, 4) X(sm80_few, 64, 16, 0, 32, 1, 3)
+#define SM80_RING_SHAPES_MORE(X)    \
   X(sm80_few, 128, 8, 8, 32, 1, 2)  \
   X(sm80_few, 128, 16, 0, 32, 1, 2) \
   X(sm80_few, 256, 8, 0, 16, 1, 2)
+#define SM80_RING_SHAPES(X) SM80_RING_SHAPES_64(X) SM80_RING_SHAPES_MORE(X)
 /* By bulk copies; 64 columns are slower so, and left to the list above. */
 #define SM90_RING_SHAPES(X)         \
   X(sm90_few, 128, 4, 4, 16, 2, 3)  \
   X(sm90_few, 128, 8, 8, 16, 2, 2)  \
   X(sm90_few, 128, 16, 0, 16, 2, 2) \
   X(sm90_few, 256, 8, 0, 16, 1, 2)
-/* Which K and V a kernel reads as they are stored (stored.cuh), beside f16 queries: none, all but halves, all. */
-enum attn_stored { ATTN_STORED_NONE, ATTN_STORED_CODES, ATTN_STORED_ANY };
+/* Which K and V a kernel reads as they are stored (stored.cuh), beside f16 queries: none, all but halves, all, or both of one type, without questions in a
+ * step. */
+enum attn_stored { ATTN_STORED_NONE, ATTN_STORED_CODES, ATTN_STORED_ANY, ATTN_STORED_Q8_0, ATTN_STORED_Q4_0 };
+#define STORED_HAS_HALVES(stored) ((stored) == ATTN_STORED_NONE || (stored) == ATTN_STORED_ANY)
 #define SM70_STORED_SHAPES(X)         \
   X(sm70_stored, 64, 8, 0, 16, 1, 3)  \
   X(sm70_stored, 128, 8, 0, 16, 1, 2) \
@@ -88,7 +90,7 @@ enum attn_stored { ATTN_STORED_NONE, ATTN_STORED_CODES, ATTN_STORED_ANY };
   X(sm80_mixed, 128, 8, 0, 32, 1, 2) \
   X(sm80_mixed, 256, 8, 0, 16, 1, 2)
 enum { FEW_WARPS = 4, FEW_THREADS = 32 * FEW_WARPS, FEW_HEAD = (SIMT_BLOCK_BYTES + 15) / 16 * 16 };
-#define FEW_PITCH(d) ((d) + 4)                                                  /* floats */
+#define FEW_PITCH(d) ((d) + 4)                                         /* floats */
 #define FEW_SUMS(d, rows) ((rows)*FEW_WARPS * (12 + FEW_PITCH(d) * 4)) /* what warps fold */
 #define FEW_SHARED(d, rows) (FEW_HEAD + (rows) * (d)*2 + FEW_SUMS(d, rows))
 /* Bytes from row to row of a stage: an odd number of 16, so that eight rows meet 32 banks. */
