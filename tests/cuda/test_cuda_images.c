@@ -35,7 +35,8 @@ static void whole(void **state)
         memcpy(&head, i->data, sizeof head);
         assert_int_equal(head.magic, 0xba55ed50);
         assert_true(holds(i->data, head.head_bytes + head.content_bytes, ".text.probe_fill"));
-        assert_int_equal(attn_cuda_choose_image(test_images, "probe_kernel", i->architecture, i->toolkit, false), count);
+        assert_int_equal(attn_cuda_choose_image(test_images, "probe_kernel", i->architecture, i->toolkit, false),
+                         count);
     }
     assert_true(count > 0);
     if (!test_images[0].architecture) printf("SKIP: test_cuda_images: no nvcc, so only a placeholder is embedded\n");

@@ -102,7 +102,8 @@ static_assert(sizeof(Gate) == 8, "as the instruction has it");
 static Gate *gate_at(void *address, Where where)
 {
     if (!worker->owns_shared(address) || (reinterpret_cast<uintptr_t>(address) & 7) != 0) {
-        report("a gate at %p, which is not 8 bytes of shared memory, at %s:%d", address, base_name(where.file), where.line);
+        report("a gate at %p, which is not 8 bytes of shared memory, at %s:%d", address, base_name(where.file),
+               where.line);
         worker->launch->illegal_address = true;
         worker->abandon();
     }

@@ -159,7 +159,8 @@ static void expected_kernel(int feature, int size, int type, const char *family,
     const struct row r = row_of(feature, size, type);
     const int64_t few = r.p.q.shape[2] == 1 ? few_size(family, sizes[size].d, sizes[size].dv) : 0;
     const int decodes = few && strcmp(family, "simt");
-    const int bulk = newer && few > 64 && !strcmp(native_arch, "sm_90"); /* whose kernel of 128 columns has 4 rows too */
+    const int bulk =
+        newer && few > 64 && !strcmp(native_arch, "sm_90"); /* whose kernel of 128 columns has 4 rows too */
     if (decodes && (types[type].kv == ATTN_I8 || types[type].kv == ATTN_Q8_0))
         snprintf(label, bytes, "forward_%s_stored8_d%d%s", family, (int)few,
                  types[type].kv == ATTN_Q8_0 && !turing ? "_q8_0" : "");
@@ -167,8 +168,11 @@ static void expected_kernel(int feature, int size, int type, const char *family,
              (turing && *suffix))
         snprintf(label, bytes, "forward_simt");
     else if (few && (newer || !*suffix))
-        snprintf(label, bytes, "forward_%s_%s_d%d%s", family, !bulk ? "few8" : few == 128 ? "bulk4" : "bulk8", (int)few,
-                 newer && !*suffix ? "_f16" : suffix);
+        snprintf(label, bytes, "forward_%s_%s_d%d%s", family,
+                 !bulk        ? "few8"
+                 : few == 128 ? "bulk4"
+                              : "bulk8",
+                 (int)few, newer && !*suffix ? "_f16" : suffix);
     else snprintf(label, bytes, "forward_%s%s%s%s", family, shape, newer && !*suffix ? "_f16" : suffix, all);
 }
 

@@ -184,14 +184,17 @@ DEVICE void store_four(const attn_simt_forward &p, const block_of_rows &w, int64
 DEVICE void store_four(const attn_simt_forward &p, const block_of_rows &w, int64_t offset, float factor, int count,
                        const float *o)
 {
-    if (is_stored_singly(w)) {
+    if (w.pieces > 1 || w.out_kind == ROWS_OTHER) {
 #pragma unroll 1
-        for (int e = 0; e < count; e++) attn_store_float(&p.job.out, offset + e, final_value(o[e], factor));
+        for (int e = 0; e < count; e++) {
+            if (w.pieces > 1) p.partials[offset + e] = o[e] * factor;
+            else attn_store_float(&p.job.out, offset + e, final_value(o[e], factor));
+        }
         return;
     }
     float x[4];
     load_four_floats(o, x);
-    store_four(p, w, offset, factor, x);
+    store_results(p.job.out, w.out_kind, offset, factor, x);
 }
 
 #endif

@@ -82,7 +82,10 @@ ATTN_INLINE bool attn_simt_is_few(const attn_job *job, int64_t q_len)
 
 /* A partial result: m, l, two places of nothing, O, and nothing up to the next multiple of 16 bytes. */
 enum { SIMT_PARTIAL_HEAD = 4 };
-ATTN_INLINE int64_t attn_simt_partial_floats(int64_t head_dim_v) { return SIMT_PARTIAL_HEAD + (head_dim_v + 3) / 4 * 4; }
+ATTN_INLINE int64_t attn_simt_partial_floats(int64_t head_dim_v)
+{
+    return SIMT_PARTIAL_HEAD + (head_dim_v + 3) / 4 * 4;
+}
 
 /* Keys of a piece of a sequence: a rule on the sequence alone, so that neither batch nor device decides a bit. */
 ATTN_INLINE int64_t attn_simt_piece_keys(const attn_job *job, int64_t q_len, int64_t k_len)
