@@ -120,7 +120,7 @@ endfunction()
 # attn_needs_ptx(VARIABLE ARCHITECTURE...): those whose PTX some GPU needs: machine code of 80 runs on 86 and not on 90.
 function(attn_needs_ptx variable)
   set(rest ${ARGN})
-  list(SORT rest)
+  list(SORT rest COMPARE NATURAL) # 90 before 100
   set(needed "")
   while(rest)
     list(POP_FRONT rest architecture)

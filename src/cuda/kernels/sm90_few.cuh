@@ -26,7 +26,7 @@ template <class Products, int RowsOfBlock, int Keys> struct sm90_few {
         float of[4 * Eights]; // from the products, as O
     };
 
-    // Element 4 (Eights (2 m + j) + n) / 2 + i is of keys 8 j and on of tile m, and of eight n.
+    // Element 2 (Eights (2 m + j) + n) + i is of key 8 j + 2 t + i of tile m, and of eight n.
     DEVICE int row_of(int half) { return 8 * half + (lane_index() >> 2); }
     DEVICE int key_of(int e) { return 8 * (e / (2 * Eights)) + 2 * (lane_index() & 3) + (e & 1); }
     DEVICE constexpr int half_of(int e) { return e / 2 % Eights; }

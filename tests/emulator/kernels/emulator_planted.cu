@@ -413,14 +413,21 @@ KERNEL(wrong_copy_size, 32, 1, word_params, p)
     p.out[i] = words()[4 * i + 4];
 }
 
+/* In the first words, behind a barrier. */
+DEVICE tile_address opened_gate()
+{
+    const tile_address gate = tile_of(words());
+    if (thread_index() == 0) open_gate(gate);
+    block_barrier();
+    return gate;
+}
+
 /* A gate in front, 16 bytes a lane behind it, twice: the second copies come when the first are used up. */
 KERNEL(right_bulk, 32, 1, word_params, p)
 {
     const unsigned i = thread_index();
-    const tile_address gate = tile_of(words()), to = tile_of(words() + 8 + 4 * i);
+    const tile_address gate = opened_gate(), to = tile_of(words() + 8 + 4 * i);
     uint32_t sum = 0;
-    if (i == 0) open_gate(gate);
-    block_barrier();
     for (unsigned step = 0; step < 2; step++) {
         if (i == 0) expect_bytes(gate, step ? 16 : 256);
         warp_barrier();
@@ -436,9 +443,7 @@ KERNEL(right_bulk, 32, 1, word_params, p)
 KERNEL(wrong_bulk_wait, 32, 1, word_params, p)
 {
     const unsigned i = thread_index();
-    const tile_address gate = tile_of(words());
-    if (i == 0) open_gate(gate);
-    block_barrier();
+    const tile_address gate = opened_gate();
     if (i == 0) expect_bytes(gate, 128);
     if (i == 0) copy_bulk(tile_of(words() + 4), p.in, 128, gate);
     warp_barrier();
@@ -448,9 +453,7 @@ KERNEL(wrong_bulk_wait, 32, 1, word_params, p)
 
 KERNEL(wrong_bulk_bytes, 32, 1, word_params, p)
 {
-    const tile_address gate = tile_of(words());
-    if (thread_index() == 0) open_gate(gate);
-    block_barrier();
+    const tile_address gate = opened_gate();
     if (thread_index() == 0) expect_bytes(gate, 144);
     if (thread_index() == 0) copy_bulk(tile_of(words() + 4), p.in, 128, gate);
     pass_gate(gate, 0); /* fault: more is expected */
@@ -459,9 +462,7 @@ KERNEL(wrong_bulk_bytes, 32, 1, word_params, p)
 
 KERNEL(wrong_bulk_phase, 32, 1, word_params, p)
 {
-    const tile_address gate = tile_of(words());
-    if (thread_index() == 0) open_gate(gate);
-    block_barrier();
+    const tile_address gate = opened_gate();
     if (thread_index() == 0) expect_bytes(gate, 0);
     pass_gate(gate, 1); /* fault: the other phase */
     p.out[thread_index()] = 0;
@@ -476,10 +477,8 @@ KERNEL(wrong_bulk_gate, 32, 1, word_params, p)
 KERNEL(wrong_bulk_reuse, 32, 1, word_params, p)
 {
     const unsigned i = thread_index();
-    const tile_address gate = tile_of(words());
-    if (i == 0) open_gate(gate);
     words()[4 + i] = i;
-    block_barrier();
+    const tile_address gate = opened_gate();
     p.out[i] = words()[4 + (31 - i)];
     if (i == 0) expect_bytes(gate, 128);
     if (i == 0) copy_bulk(tile_of(words() + 4), p.in, 128, gate); /* fault: others still read what it overwrites */
@@ -488,9 +487,7 @@ KERNEL(wrong_bulk_reuse, 32, 1, word_params, p)
 
 KERNEL(wrong_bulk_size, 32, 1, word_params, p)
 {
-    const tile_address gate = tile_of(words());
-    if (thread_index() == 0) open_gate(gate);
-    block_barrier();
+    const tile_address gate = opened_gate();
     if (thread_index() == 0) expect_bytes(gate, 20);
     if (thread_index() == 0) copy_bulk(tile_of(words() + 4), p.in, 20, gate); /* fault: not a multiple of 16 */
     pass_gate(gate, 0);
@@ -498,9 +495,7 @@ KERNEL(wrong_bulk_size, 32, 1, word_params, p)
 
 KERNEL(wrong_bulk_from, 32, 1, word_params, p)
 {
-    const tile_address gate = tile_of(words());
-    if (thread_index() == 0) open_gate(gate);
-    block_barrier();
+    const tile_address gate = opened_gate();
     if (thread_index() == 0) expect_bytes(gate, 32);
     if (thread_index() == 0) copy_bulk(tile_of(words() + 4), p.in + 2, 32, gate); /* fault: its source is misaligned */
     pass_gate(gate, 0);
@@ -508,9 +503,7 @@ KERNEL(wrong_bulk_from, 32, 1, word_params, p)
 
 KERNEL(wrong_bulk_end, 32, 1, word_params, p)
 {
-    const tile_address gate = tile_of(words());
-    if (thread_index() == 0) open_gate(gate);
-    block_barrier();
+    const tile_address gate = opened_gate();
     if (thread_index() == 0) expect_bytes(gate, 32);
     if (thread_index() == 0) copy_bulk(tile_of(words() + 4), p.in, 32, gate); /* fault: nobody passes */
     p.out[thread_index()] = 0;
