@@ -167,6 +167,12 @@ DEVICE uint4 load_if(bool condition, const void *from, HERE)
 DEVICE uint4 load_once_if(bool condition, const void *from, HERE) { return load_if(condition, from, file, line); }
 DEVICE uint4 load_once(const void *from, HERE) { return load_vector<uint4>(from, file, line); }
 
+/* There are no caches. */
+struct cache_hint {};
+DEVICE cache_hint hint_once(bool) { return {}; }
+DEVICE void store_kept(void *to, float4 v, HERE) { store_vector(to, v, file, line); }
+DEVICE float4 load_kept(const void *from, HERE) { return load_vector<float4>(from, file, line); }
+
 #define DEFINE_MMA_M8N8K4(rows_a, rows_b, form)                                                  \
   DEVICE void mma_m8n8k4_##rows_a##_##rows_b(float(&d)[8], const uint32_t(&a)[2], uint2 b, HERE) \
   {                                                                                              \
@@ -222,12 +228,17 @@ template <int Bytes = 16> DEVICE void copy_async(tile_address to, const void *fr
     copy_async<Bytes>(to, from, true, file, line);
 }
 
+template <int Bytes> DEVICE void copy_async(tile_address to, const void *from, bool wanted, cache_hint, HERE)
+{
+    copy_async<Bytes>(to, from, wanted, file, line);
+}
+
 DEVICE void open_gate(tile_address gate, HERE) { emulator::open_gate(tile_pointer(gate), {file, line}); }
 DEVICE void expect_bytes(tile_address gate, uint32_t bytes, HERE)
 {
     emulator::expect_bytes(tile_pointer(gate), bytes, {file, line});
 }
-DEVICE void copy_bulk(tile_address to, const void *from, uint32_t bytes, tile_address gate, HERE)
+DEVICE void copy_bulk(tile_address to, const void *from, uint32_t bytes, tile_address gate, cache_hint, HERE)
 {
     emulator::copy_bulk(tile_pointer(to), from, bytes, tile_pointer(gate), {file, line});
 #ifndef EMULATOR_CHECKED /* as above */

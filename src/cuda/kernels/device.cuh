@@ -12,6 +12,8 @@
  *   load_vector<T>(p) store_vector(p, v)                  T is 4, 8 or 16 bytes; one aligned access
  *   load_if(condition, p)                                 a uint4 of global memory, or zeros without access
  *   load_once(p) load_once_if(condition, p)               the same of what this block alone reads, and once
+ *   hint_once(once)                                       a cache_hint for copies: what is read once leaves L2 first, if `once`
+ *   store_kept(p, v) load_kept(p)                         a float4 of global memory that is read soon, and then not again: L2 keeps it until then
  *   mma_m8n8k4_<A>_<B>(d, a, b)                           d += a * b; <A>, <B> are row or col
  *   mma_complete()                                        before a d is read, changed otherwise or leaves its scope
  *   keep_sum(p)                                           p, a pointer or an int, as it is: it is not found anew from what went into it
@@ -34,7 +36,7 @@
  * From sm_90 on, by nvcc from 12.0 on. A gate is 8 bytes of shared memory at a multiple of 8, of one warp:
  *   open_gate(gate)                                       once, by one lane, in front of a block barrier
  *   expect_bytes(gate, bytes)                             by one lane, in front of the copies: so many, or none, come until the gate is passed
- *   copy_bulk(to, from, bytes, gate)                      to shared memory; all three multiples of 16. Other places than multiples of 128 cost a tenth
+ *   copy_bulk(to, from, bytes, gate, hint)                to shared memory; all but the hint multiples of 16. Other places than multiples of 128 cost a tenth
  *   pass_gate(gate, phase)                                all lanes of the warp: what was expected is there. phase: 0, 1, 0, ...
  *   stores_before_bulk()                                  this thread's stores to shared memory so far come before its bulk copies from now on
  *   exp2_approx log2_approx reciprocal_approx             subnormal results are zero

@@ -36,6 +36,42 @@ DEVICE bool any_of_warp(bool condition) { return __any_sync(~0u, condition) != 0
 template <typename T> DEVICE T load_vector(const void *from) { return *static_cast<const T *>(from); }
 template <typename T> DEVICE void store_vector(void *to, T v) { *static_cast<T *>(to) = v; }
 
+/* What L2 gives up first, or as it does without being told. */
+typedef uint64_t cache_hint;
+DEVICE cache_hint hint_once(bool once)
+{
+    cache_hint hint = 0;
+#if __CUDA_ARCH__ >= 800
+    if (once) asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(hint));
+    else asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(hint));
+#endif
+    return hint;
+}
+
+/* What is read soon stays in L2; read so, it is given up first. */
+DEVICE void store_kept(void *to, float4 v)
+{
+#if __CUDA_ARCH__ >= 800
+    uint64_t hint;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(hint));
+    asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "l"(hint) : "memory");
+#else
+    store_vector(to, v);
+#endif
+}
+
+DEVICE float4 load_kept(const void *from)
+{
+#if __CUDA_ARCH__ >= 800
+    float4 v;
+    const uint64_t hint = hint_once(true);
+    asm volatile("ld.global.L2::cache_hint.v4.f32 {%0, %1, %2, %3}, [%4], %5;" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from), "l"(hint));
+    return v;
+#else
+    return load_vector<float4>(from);
+#endif
+}
+
 /* By predicate: a branch round each load would keep the next one back. */
 DEVICE uint4 load_if(bool condition, const void *from)
 {
@@ -124,6 +160,17 @@ template <int Bytes = 16> DEVICE void copy_async(tile_address to, const void *fr
     else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(Bytes) : "memory");
 }
 
+/* A copy that is wanted is one without a size, as the compiler sees what is. */
+template <int Bytes> DEVICE void copy_async(tile_address to, const void *from, bool wanted, cache_hint hint)
+{
+    if constexpr (Bytes == 16)
+        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0), "l"(hint) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %3, %2, %4;" ::"r"(to), "l"(from), "r"(wanted ? Bytes : 0), "n"(Bytes),
+                     "l"(hint)
+                     : "memory");
+}
+
 DEVICE void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 DEVICE void copies_complete() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 template <int Last> DEVICE void copies_complete_but() { asm volatile("cp.async.wait_group %0;" ::"n"(Last) : "memory"); }
@@ -138,10 +185,10 @@ DEVICE void expect_bytes(tile_address gate, uint32_t bytes)
     asm volatile("{.reg .b64 t;\n\tmbarrier.arrive.expect_tx.shared.b64 t, [%0], %1;}" ::"r"(gate), "r"(bytes) : "memory");
 }
 
-DEVICE void copy_bulk(tile_address to, const void *from, uint32_t bytes, tile_address gate)
+DEVICE void copy_bulk(tile_address to, const void *from, uint32_t bytes, tile_address gate, cache_hint hint)
 {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
-                 "r"(gate)
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from), "r"(bytes),
+                 "r"(gate), "l"(hint)
                  : "memory");
 }
 

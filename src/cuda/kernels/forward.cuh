@@ -176,7 +176,7 @@ DEVICE bool is_stored_singly(const block_of_rows &w) { return w.pieces == 1 && w
 // Four neighbours where it does not. Of partial results some may be behind the row, where there is room.
 DEVICE void store_four(const attn_simt_forward &p, const block_of_rows &w, int64_t offset, float factor, float (&x)[4])
 {
-    if (w.pieces > 1) store_vector(p.partials + offset, float4{x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor});
+    if (w.pieces > 1) store_kept(p.partials + offset, float4{x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor});
     else store_results(p.job.out, w.out_kind, offset, factor, x);
 }
 

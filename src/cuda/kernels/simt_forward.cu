@@ -306,7 +306,7 @@ DEVICE float fold_of_warp(float x, bool is_sum)
 }
 
 // O of a row from its pieces: the first, third and so on in that order, the others, and both. A warp has SIMT_FOLD_COLUMNS columns of a row, four a lane, pieces 2 n and on in its
-// first half, 2 n + 1 in its second; each lane finds the weight of a piece. No barrier, no shared memory. What takes time is the way to memory and back, so that all of
+// first half, 2 n + 1 in its second; each lane finds the weight of a piece of 32. No barrier, no shared memory. What takes time is the way to memory and back, so that all of
 // SIMT_PIECES pieces is asked for at once, and the way of instructions from memory, as each is done once: few. Count: as of find_block.
 template <class Count> DEVICE void fold(const attn_simt_forward &p, Count items)
 {
@@ -322,33 +322,35 @@ template <class Count> DEVICE void fold(const attn_simt_forward &p, Count items)
         const int pieces = int(attn_simt_pieces(&job, s.q_len, s.k_len));
         if (int64_t(row) >= s.q_len * job.group || pieces == 1) continue;
         const float *first = p.partials + int64_t(task) * p.pieces * pitch, *column = first + odd * pitch + SIMT_PARTIAL_HEAD + (d < dv ? d : 0);
-        float m = -INFINITY, l = 0, lse, o[4] = {0, 0, 0, 0};
-        for (int n = lane; n < pieces; n += 32) m = fmaxf(m, first[int64_t(n) * pitch]);
+        const auto sums_of = [&](int n) { return n < pieces ? load_vector<float2>(first + int64_t(n) * pitch) : float2{-INFINITY, 0}; };
+        float4 ahead[Ahead];
+        const auto load_ahead = [&](int n) {
+#pragma unroll
+            for (int i = 0; i < Ahead; i++) {
+                ahead[i] = {0, 0, 0, 0};
+                if (n + 2 * i + odd < pieces) ahead[i] = load_kept(column);
+                column += 2 * pitch;
+            }
+        };
+        float2 sums = sums_of(lane); // of piece `lane` of 32
+        load_ahead(0);
+        float m = sums.x, l = 0, lse, o[4] = {0, 0, 0, 0};
+#pragma unroll 1
+        for (int n = lane + 32; n < pieces; n += 32) m = fmaxf(m, sums_of(n).x);
         m = fold_of_warp(m, false);
         const float base = m == -INFINITY ? 0 : m;
 #pragma unroll 1
         for (int n = 0; n < pieces; n += 2 * Ahead) {
-            float4 ahead[Ahead];
-            const float *at = column;
+            if (n > 0 && n % 32 == 0) sums = sums_of(n + lane);
+            if (n > 0) load_ahead(n);
+            const float weight = exponential(sums.x - base);
+            if (n % 32 == 0) l = fmaf(sums.y, weight, l);
 #pragma unroll
             for (int i = 0; i < Ahead; i++) {
-                ahead[i] = {0, 0, 0, 0};
-                if (n + 2 * i + odd < pieces) ahead[i] = load_vector<float4>(at);
-                at += 2 * pitch;
-            }
-            column = at;
-            float own = 0; // of piece n + lane % 16
-            if (n + lane % 16 < pieces) {
-                const float2 sums = load_vector<float2>(first + int64_t(n + lane % 16) * pitch);
-                own = exponential(sums.x - base);
-                if (odd == 0) l = fmaf(sums.y, own, l);
-            }
-#pragma unroll
-            for (int i = 0; i < Ahead; i++) {
-                const float weight = shuffle_from(own, 2 * i + odd);
+                const float own = shuffle_from(weight, (n % 32 + 2 * i + odd) % 32);
                 if (n + 2 * i + odd >= pieces) continue;
-                o[0] = fmaf(ahead[i].x, weight, o[0]), o[1] = fmaf(ahead[i].y, weight, o[1]);
-                o[2] = fmaf(ahead[i].z, weight, o[2]), o[3] = fmaf(ahead[i].w, weight, o[3]);
+                o[0] = fmaf(ahead[i].x, own, o[0]), o[1] = fmaf(ahead[i].y, own, o[1]);
+                o[2] = fmaf(ahead[i].z, own, o[2]), o[3] = fmaf(ahead[i].w, own, o[3]);
             }
         }
         l = fold_of_warp(l, true);

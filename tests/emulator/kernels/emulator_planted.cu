@@ -431,8 +431,8 @@ KERNEL(right_bulk, 32, 1, word_params, p)
     for (unsigned step = 0; step < 2; step++) {
         if (i == 0) expect_bytes(gate, step ? 16 : 256);
         warp_barrier();
-        if (step == 0 && i < 16) copy_bulk(to, p.in + 4 * i, 16, gate);
-        if (step == 1 && i == 3) copy_bulk(to, p.in, 16, gate);
+        if (step == 0 && i < 16) copy_bulk(to, p.in + 4 * i, 16, gate, hint_once(true));
+        if (step == 1 && i == 3) copy_bulk(to, p.in, 16, gate, hint_once(true));
         pass_gate(gate, step);
         sum += words()[8 + 4 * (i % 16)];
         warp_barrier();
@@ -445,7 +445,7 @@ KERNEL(wrong_bulk_wait, 32, 1, word_params, p)
     const unsigned i = thread_index();
     const tile_address gate = opened_gate();
     if (i == 0) expect_bytes(gate, 128);
-    if (i == 0) copy_bulk(tile_of(words() + 4), p.in, 128, gate);
+    if (i == 0) copy_bulk(tile_of(words() + 4), p.in, 128, gate, hint_once(true));
     warp_barrier();
     p.out[i] = words()[4 + i]; /* fault: the gate was not passed */
     pass_gate(gate, 0);
@@ -455,7 +455,7 @@ KERNEL(wrong_bulk_bytes, 32, 1, word_params, p)
 {
     const tile_address gate = opened_gate();
     if (thread_index() == 0) expect_bytes(gate, 144);
-    if (thread_index() == 0) copy_bulk(tile_of(words() + 4), p.in, 128, gate);
+    if (thread_index() == 0) copy_bulk(tile_of(words() + 4), p.in, 128, gate, hint_once(true));
     pass_gate(gate, 0); /* fault: more is expected */
     p.out[thread_index()] = words()[4];
 }
@@ -481,7 +481,7 @@ KERNEL(wrong_bulk_reuse, 32, 1, word_params, p)
     const tile_address gate = opened_gate();
     p.out[i] = words()[4 + (31 - i)];
     if (i == 0) expect_bytes(gate, 128);
-    if (i == 0) copy_bulk(tile_of(words() + 4), p.in, 128, gate); /* fault: others still read what it overwrites */
+    if (i == 0) copy_bulk(tile_of(words() + 4), p.in, 128, gate, hint_once(true)); /* fault: others still read what it overwrites */
     pass_gate(gate, 0);
 }
 
@@ -489,7 +489,7 @@ KERNEL(wrong_bulk_size, 32, 1, word_params, p)
 {
     const tile_address gate = opened_gate();
     if (thread_index() == 0) expect_bytes(gate, 20);
-    if (thread_index() == 0) copy_bulk(tile_of(words() + 4), p.in, 20, gate); /* fault: not a multiple of 16 */
+    if (thread_index() == 0) copy_bulk(tile_of(words() + 4), p.in, 20, gate, hint_once(true)); /* fault: not a multiple of 16 */
     pass_gate(gate, 0);
 }
 
@@ -497,7 +497,7 @@ KERNEL(wrong_bulk_from, 32, 1, word_params, p)
 {
     const tile_address gate = opened_gate();
     if (thread_index() == 0) expect_bytes(gate, 32);
-    if (thread_index() == 0) copy_bulk(tile_of(words() + 4), p.in + 2, 32, gate); /* fault: its source is misaligned */
+    if (thread_index() == 0) copy_bulk(tile_of(words() + 4), p.in + 2, 32, gate, hint_once(true)); /* fault: its source is misaligned */
     pass_gate(gate, 0);
 }
 
@@ -505,6 +505,6 @@ KERNEL(wrong_bulk_end, 32, 1, word_params, p)
 {
     const tile_address gate = opened_gate();
     if (thread_index() == 0) expect_bytes(gate, 32);
-    if (thread_index() == 0) copy_bulk(tile_of(words() + 4), p.in, 32, gate); /* fault: nobody passes */
+    if (thread_index() == 0) copy_bulk(tile_of(words() + 4), p.in, 32, gate, hint_once(true)); /* fault: nobody passes */
     p.out[thread_index()] = 0;
 }
