@@ -73,7 +73,7 @@ struct bench_run {
     int64_t repeats, batch; /* times measured; calls in each */
     double median, least;   /* seconds of a call; NaN: was not timed */
     double waited;          /* GPU: median of calls that are waited for one by one; else NaN */
-    double fma, read;       /* ceilings beside it, GFLOP/s and GB/s; 0: none is known */
+    double fma, read, copy; /* ceilings beside it, GFLOP/s and GB/s, copy on a GPU; 0: not known */
 };
 
 /* Bytes that this process may still take. */
@@ -107,6 +107,8 @@ int bench_forward_first(struct bench_run *run);
 int bench_verify_gradients(struct bench_run *run);
 /* Seconds for each ceiling and for warming up. */
 double bench_aside(const struct bench_options *options);
+/* GB/s, read and written, of copies within the memory of the run's GPU; 0 if there is no room for them. */
+int bench_copy_speed(const struct bench_run *run, double *gbps);
 /* --graph: a graph of the run's batch of calls, for bench_graph_close also after a failure. A replay waits for its end and
  * gives the seconds of one call. */
 struct bench_graph;

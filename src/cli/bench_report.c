@@ -13,14 +13,21 @@ static const char *op_name(const struct bench_case *c) { return c->backward ? "b
 
 /* ---- a table ---------------------------------------------------------------------------------------------------- */
 
-static void print_ceilings(const struct bench_run *run)
+static int print_ceilings(const struct bench_run *run)
 {
+    if (run->host) {
+        double copy;
+        int status = bench_copy_speed(run, &copy);
+        if (!status && copy > 0) printf("ceilings  copying within its memory %.4g GB/s, read and written\n", copy);
+        return status;
+    }
     double seconds = bench_aside(run->options);
     int threads = run->plan.threads;
     printf("ceilings  %d thread%s: arithmetic ", threads, threads == 1 ? "" : "s");
     for (int n = 0; bench_peak_level(n); n++)
         printf("%s%s %.4g", n ? ", " : "", bench_peak_level(n), bench_peak_fma(bench_peak_level(n), threads, seconds));
     printf(" GFLOP/s; reading %.3g GB/s\n", bench_peak_read(run->peak, threads, seconds));
+    return CLI_OK;
 }
 
 int bench_print_header(const struct bench_run *run)
@@ -34,8 +41,7 @@ int bench_print_header(const struct bench_run *run)
     if (info.driver[0]) printf(", driver for %s", info.driver);
     putchar('\n');
     printf("build     %s\n", attn_build_info());
-    if (!cuda) print_ceilings(run);
-    return CLI_OK;
+    return cuda && !run->host ? CLI_OK : print_ceilings(run);
 }
 
 static int same_way(const attn_plan *a, const attn_plan *b)
@@ -53,9 +59,9 @@ static void print_group(const struct bench_run *run)
     if (plan->threads) printf(", %d thread%s", (int)plan->threads, plan->threads == 1 ? "" : "s");
     if (run->options->graph) printf(", replayed from a CUDA graph");
     int cuda = plan->backend == ATTN_BACKEND_CUDA;
-    printf("\n%-24s %-5s %-8s %-6s %10s %10s %9s %8s %6s  %-15s %s\n", "B,HQ,HKV,SQ,SK,D[,DV]", "type", "k and v",
-           "mask", "median ms", "min ms", "GFLOP/s", "GB/s", cuda ? "batch" : "share",
-           cuda ? "waited ms" : "of ceiling", "check");
+    printf("\n%-24s %-5s %-8s %-6s %10s %10s %9s %8s %7s  %-15s %s\n", "B,HQ,HKV,SQ,SK,D[,DV]", "type", "k and v",
+           "mask", "median ms", "min ms", "GFLOP/s", "GB/s", cuda ? "of copy" : "share",
+           cuda ? "batch waited ms" : "of ceiling", "check");
 }
 
 /* With four digits, but no exponent. */
@@ -79,12 +85,11 @@ void bench_print_row(const struct bench_run *run, const struct bench_run *before
         snprintf(of, sizeof of, "%s %s", number(ceiling.value, a), ceiling.unit);
     }
     if (run->host && isfinite(run->median)) {
-        snprintf(share, sizeof share, "%" PRId64, run->batch);
-        snprintf(of, sizeof of, "%s", number(1e3 * run->waited, a));
+        snprintf(of, sizeof of, "%5" PRId64 " %s", run->batch, number(1e3 * run->waited, a));
     }
     if (run->verified == BENCH_WRONG) strcpy(check, "WRONG");
     if (run->verified == BENCH_VERIFIED) snprintf(check, sizeof check, "%.2f", run->share);
-    printf("%-24s %-5s %-8s %-6s %10s %10s %9s %8s %6s  %-15s %s\n", shape, attn_dtype_name(c->dtype),
+    printf("%-24s %-5s %-8s %-6s %10s %10s %9s %8s %7s  %-15s %s\n", shape, attn_dtype_name(c->dtype),
            attn_dtype_name(c->kv_dtype), c->causal ? "causal" : "full", number(1e3 * run->median, a),
            number(1e3 * run->least, b), number(1e-9 * run->flops / run->median, d),
            number(1e-9 * run->bytes / run->median, e), share, of, check);

@@ -85,7 +85,8 @@ static int time_calls(struct bench_run *run, const struct bench_graph *graph, do
 static int measure_ceilings(struct bench_run *run)
 {
     double seconds = bench_aside(run->options);
-    if (run->plan.backend == ATTN_BACKEND_CUDA) return CLI_OK; /* none is known */
+    if (run->host) return bench_copy_speed(run, &run->copy);
+    if (run->plan.backend == ATTN_BACKEND_CUDA) return CLI_OK; /* copies there and back count too: none is known */
     run->fma = bench_peak_fma(run->plan.isa, run->plan.threads, seconds);
     run->read = bench_peak_read(run->peak, run->plan.threads, seconds);
     return run->read > 0 ? CLI_OK : cli_fail(CLI_CANNOT, "out of memory for the ceiling of reading");
@@ -109,6 +110,7 @@ int bench_measure(struct bench_run *run)
 
 struct bench_ceiling bench_ceiling_of(const struct bench_run *run)
 {
+    if (run->copy > 0) return (struct bench_ceiling){"copy", "GB/s", run->copy, 1e-9 * run->bytes / run->copy};
     if (run->fma <= 0 || run->read <= 0) return (struct bench_ceiling){NULL, NULL, NAN, NAN};
     struct bench_ceiling fma = {"fma_f32", "GFLOP/s", run->fma, 1e-9 * run->flops / run->fma};
     struct bench_ceiling read = {"read", "GB/s", run->read, 1e-9 * run->bytes / run->read};

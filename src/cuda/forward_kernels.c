@@ -32,10 +32,10 @@ enum { TURING_SHARED_BYTES = 65536 };
    0},
 
 /* Tensor cores: a body for masks, then one for everything. */
-#define TENSOR(family, module, suffix, dtype, scaled, dk, dv, ...)           \
-  TENSOR_BODY(family, module, suffix, dtype, scaled, dk, dv, __VA_ARGS__, 0) \
-  TENSOR_BODY(family, module, suffix "_all", dtype, scaled, dk, dv, __VA_ARGS__, 1)
-#define TENSOR_BODY(family, module, suffix, dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, \
+#define TENSOR(family, layout, module, suffix, dtype, scaled, dk, dv, ...)           \
+  TENSOR_BODY(family, layout, module, suffix, dtype, scaled, dk, dv, __VA_ARGS__, 0) \
+  TENSOR_BODY(family, layout, module, suffix "_all", dtype, scaled, dk, dv, __VA_ARGS__, 1)
+#define TENSOR_BODY(family, layout, module, suffix, dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, \
                     blocks_per_sm, all)                                                                             \
   {#family,                                                                                                         \
    "forward_" #family "_d" #dk "_" #dv suffix,                                                                      \
@@ -46,7 +46,7 @@ enum { TURING_SHARED_BYTES = 65536 };
    TENSOR_ROWS(dv, blocks, warps),                                                                                  \
    0,                                                                                                               \
    32 * (warps),                                                                                                    \
-   TENSOR_SHARED(family, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all),                     \
+   TENSOR_SHARED(layout, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all),                     \
    blocks_per_sm,                                                                                                   \
    all,                                                                                                             \
    dtype,                                                                                                           \
@@ -55,15 +55,18 @@ enum { TURING_SHARED_BYTES = 65536 };
    ATTN_STORED_NONE,                                                                                                \
    false,                                                                                                           \
    0},
-#define SM70(module, ...) TENSOR(sm70, module, "", ATTN_F16, false, __VA_ARGS__)
-#define SM70_BF16(module, ...) TENSOR(sm70, module##_bf16, "_bf16", ATTN_BF16, true, __VA_ARGS__)
-#define SM75(module, ...) TENSOR(sm75, module, "", ATTN_F16, false, __VA_ARGS__)
+#define SM70(module, ...) TENSOR(sm70, sm70, module, "", ATTN_F16, false, __VA_ARGS__)
+#define SM70_BF16(module, ...) TENSOR(sm70, sm70, module##_bf16, "_bf16", ATTN_BF16, true, __VA_ARGS__)
+#define SM75(module, ...) TENSOR(sm75, sm75, module, "", ATTN_F16, false, __VA_ARGS__)
 #define SM80(module, ...)                                    \
-  TENSOR(sm80, module, "_f16", ATTN_F16, false, __VA_ARGS__) \
-  TENSOR(sm80, module, "_bf16", ATTN_BF16, false, __VA_ARGS__)
+  TENSOR(sm80, sm80, module, "_f16", ATTN_F16, false, __VA_ARGS__) \
+  TENSOR(sm80, sm80, module, "_bf16", ATTN_BF16, false, __VA_ARGS__)
+#define SM80_PADDED(module, ...)                                   \
+  TENSOR(sm80, sm75, module, "_f16", ATTN_F16, false, __VA_ARGS__) \
+  TENSOR(sm80, sm75, module, "_bf16", ATTN_BF16, false, __VA_ARGS__)
 #define SM80_SMALL(module, dk, dv, keys, ...)                                         \
-  TENSOR(sm80, module, "_k" #keys "_f16", ATTN_F16, false, dk, dv, keys, __VA_ARGS__) \
-  TENSOR(sm80, module, "_k" #keys "_bf16", ATTN_BF16, false, dk, dv, keys, __VA_ARGS__)
+  TENSOR(sm80, sm80, module, "_k" #keys "_f16", ATTN_F16, false, dk, dv, keys, __VA_ARGS__) \
+  TENSOR(sm80, sm80, module, "_k" #keys "_bf16", ATTN_BF16, false, dk, dv, keys, __VA_ARGS__)
 
 /* Tensor cores, few queries. */
 #define FEW(family, module, kernel, label, d, rows, most_rows, shared_bytes, blocks_per_sm, dtype, stored, persistent, \
@@ -122,7 +125,8 @@ static const attn_forward_kernel kernels[] = {
     SM70_FEW_SHAPES(SM70_FEW) SM75_RING_SHAPES(SM75_RING) SM80_RING_SHAPES_64(SM80_RING) SM90_RING_SHAPES(SM90_RING)
         SM80_RING_SHAPES_MORE(SM80_RING) SM70_STORED_SHAPES(SM70_STORED) SM75_STORED_SHAPES(SM75_STORED)
             SM80_STORED_SHAPES(SM80_STORED) SM80_MIXED_SHAPES(SM80_MIXED) SM70_SHAPES(SM70) SM70_BF16_SHAPES(SM70_BF16)
-                SM75_SHAPES(SM75) SM80_SHAPES(SM80) SM80_SMALL_SHAPES(SM80_SMALL) SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16)
+                SM75_SHAPES(SM75) SM80_SHAPES(SM80) SM80_SMALL_SHAPES(SM80_SMALL)
+                    SM80_SHAPES_512(SM80_PADDED) SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16)
                     SIMT("64", 64, 128, 0) SIMT("128", 128, 128, 0) SIMT("256", 256, 64, 0)
                         SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
 enum { KERNELS = sizeof kernels / sizeof *kernels };

@@ -14,7 +14,7 @@ else
 '"device":"cuda","kernel":"forward_simt","isa":"simt","dtype":"f32","kv_dtype":"f32","shape":{"batch":1,"heads_q":2,'\
 '"heads_kv":1,"seq_q":3,"seq_k":5,"head_dim":4,"head_dim_v":4},"causal":false,"v_in_k":false,"threads":0,'\
 '"flops":480,"bytes":160,"workspace_bytes":W,"repeats":3,"median_ms":N,"min_ms":N,"batch":N,"graph":false,"waited_ms":N,"tflops":N,"gbps":N,'\
-'"fraction_of_peak":null,"peak":null,"verified":true}]'
+'"fraction_of_peak":N,"peak":{"kind":"copy","value":N},"verified":true}]'
 
   # Whole and in windows, several heads and sequences, more keys than are filled at once.
   for type in f32 f16 bf16 f8_e4m3 f8_e5m2 i8 q8_0 q4_0; do
@@ -37,8 +37,9 @@ else
   same 'bench on a GPU: machine' "$(sed -n 1p stdout)" \
     'machine   emulated sm_70, 80 SMs, 1.0 GiB, driver for CUDA 12.8'
   holds 'bench on a GPU: build' "$(sed -n 2p stdout)" 'build     attn '
-  same 'bench on a GPU: how' "$(sed -n 4p stdout)" 'forward on cuda: kernel forward_simt (simt)'
-  holds 'bench on a GPU: columns' "$(sed -n 5p stdout)" ' batch  waited ms '
+  holds 'bench on a GPU: ceilings' "$(sed -n 3p stdout)" 'ceilings  copying within its memory '
+  same 'bench on a GPU: how' "$(sed -n 5p stdout)" 'forward on cuda: kernel forward_simt (simt)'
+  holds 'bench on a GPU: columns' "$(sed -n 6p stdout)" ' GB/s of copy  batch waited ms '
   same 'bench on a GPU: rows' "$(tail -n 2 stdout | cut -c1-46)" '1,2,1,3,5,4              f32   f32      causal
 16,8,8,1,4,96,64         f32   f32      causal'
 
@@ -53,7 +54,7 @@ else
   good 'bench --graph: so many replays' bench "${gpu[@]}" --graph --repeat 4 --json --shape 1,1,1,1,1,1 --shape 1,1,1,2,2,2
   same 'bench --graph: so many replays' "$(grep -o '"repeats":4,' stdout | wc -l)" 2
   good 'bench --graph as a table' bench "${gpu[@]}" --graph --seconds 0 --shape 1,2,1,3,5,4
-  same 'bench --graph as a table' "$(sed -n 4p stdout)" 'forward on cuda: kernel forward_simt (simt), replayed from a CUDA graph'
+  same 'bench --graph as a table' "$(sed -n 5p stdout)" 'forward on cuda: kernel forward_simt (simt), replayed from a CUDA graph'
 
   small=(bench "${gpu[@]}" --steps --shape 1,2,1,3,5,4)
   answers='{"ms":N} {"value":null} {"value":null} {"ms":N} ' steps 'on a GPU' 0 'run\nfma\nread\nrun\n'
@@ -94,7 +95,14 @@ else
     export EMULATOR_FAIL=$2:${5-1}:$3
     bad $1 "--graph: $2: CUDA_ERROR_$4 ($3)" "${graph[@]}"
   }
-  fails 3 cuStreamCreate 2 OUT_OF_MEMORY
+  export EMULATOR_FAIL=cuStreamCreate:1:2
+  bad 3 'the ceiling of copying: cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY (2)' "${graph[@]}"
+  export EMULATOR_FAIL=cuMemcpyDtoDAsync_v2:3:719
+  bad 4 'the ceiling of copying: cuMemcpyDtoDAsync_v2: CUDA_ERROR_LAUNCH_FAILED (719)' "${graph[@]}"
+  export EMULATOR_FAIL=cuMemAlloc_v2:6
+  good 'bench on a GPU: no room for the ceiling' "${graph[@]}"
+  holds 'bench on a GPU: no room for the ceiling' "$(cat stdout)" '"fraction_of_peak":null,"peak":null,'
+  fails 3 cuStreamCreate 2 OUT_OF_MEMORY 2
   fails 4 cuStreamBeginCapture_v2 900 STREAM_CAPTURE_UNSUPPORTED
   fails 4 cuStreamEndCapture 901 STREAM_CAPTURE_INVALIDATED
   fails 3 cuGraphInstantiateWithFlags 2 OUT_OF_MEMORY

@@ -168,7 +168,8 @@ DEVICE uint4 load_once_if(bool condition, const void *from, HERE) { return load_
 DEVICE uint4 load_once(const void *from, HERE) { return load_vector<uint4>(from, file, line); }
 
 /* There are no caches. */
-struct cache_hint {};
+struct cache_hint {
+};
 DEVICE cache_hint hint_once(bool) { return {}; }
 DEVICE void store_kept(void *to, float4 v, HERE) { store_vector(to, v, file, line); }
 DEVICE float4 load_kept(const void *from, HERE) { return load_vector<float4>(from, file, line); }
@@ -226,11 +227,6 @@ template <int Bytes = 16> DEVICE void copy_async(tile_address to, const void *fr
 template <int Bytes = 16> DEVICE void copy_async(tile_address to, const void *from, HERE)
 {
     copy_async<Bytes>(to, from, true, file, line);
-}
-
-template <int Bytes> DEVICE void copy_async(tile_address to, const void *from, bool wanted, cache_hint, HERE)
-{
-    copy_async<Bytes>(to, from, wanted, file, line);
 }
 
 DEVICE void open_gate(tile_address gate, HERE) { emulator::open_gate(tile_pointer(gate), {file, line}); }

@@ -91,6 +91,16 @@ EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, C
     });
 }
 
+EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    ENTER(cuMemcpyDtoDAsync_v2, CONTEXT);
+    REQUIRE(is_device_range(to, bytes) && is_device_range(from, bytes), CUDA_ERROR_INVALID_VALUE);
+    return enqueue(stream, [=] {
+        memcpy(reinterpret_cast<void *>(to), reinterpret_cast<const void *>(from), bytes);
+        return CUDA_SUCCESS;
+    });
+}
+
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t bytes, CUstream stream)
 {
     ENTER(cuMemsetD8Async, CONTEXT);

@@ -97,7 +97,7 @@ static const char *family_of(const struct suite_target *target, const attn_probl
     if (strncmp(target->isa, "sm", 2) || !p) return target->isa;
     int32_t type = p->q.dtype;
     int one = (type == ATTN_F16 || type == ATTN_BF16) && p->k.dtype == type && p->v.dtype == type;
-    int largest = !strcmp(target->isa, "sm70") && type == ATTN_F16;
+    int largest = strcmp(target->isa, "sm70") ? !strcmp(target->isa, "sm80") : type == ATTN_F16;
     if (type == ATTN_BF16 && !strcmp(target->isa, "sm75")) return "simt"; /* these tensor cores have no bf16 */
     return one && p->q.shape[3] <= (largest ? 576 : 320) && p->v.shape[3] <= (largest ? 512 : 256) ? target->isa
                                                                                                    : "simt";

@@ -12,7 +12,7 @@
  *   load_vector<T>(p) store_vector(p, v)                  T is 4, 8 or 16 bytes; one aligned access
  *   load_if(condition, p)                                 a uint4 of global memory, or zeros without access
  *   load_once(p) load_once_if(condition, p)               the same of what this block alone reads, and once
- *   hint_once(once)                                       a cache_hint for copies: what is read once leaves L2 first, if `once`
+ *   hint_once(once)                                       a cache_hint for bulk copies: what is read once leaves L2 first, if `once`
  *   store_kept(p, v) load_kept(p)                         a float4 of global memory that is read soon, and then not again: L2 keeps it until then
  *   mma_m8n8k4_<A>_<B>(d, a, b)                           d += a * b; <A>, <B> are row or col
  *   mma_complete()                                        before a d is read, changed otherwise or leaves its scope

@@ -14,8 +14,9 @@
 
 #include "tensor_forward.cuh"
 
-template <bool IsBf16, bool IsOfTuring> struct m16n8_products {
-    static constexpr bool Asynchronous = !IsOfTuring, SumsOfWholeRows = true, Scaled = false;
+// IsPadded: rows in shared memory are, and copies go through registers.
+template <bool IsBf16, bool IsOfTuring, bool IsPadded = IsOfTuring> struct m16n8_products {
+    static constexpr bool Asynchronous = !IsPadded, SumsOfWholeRows = true, Scaled = false;
     static constexpr int OutKind = IsBf16 ? ROWS_BF16 : ROWS_F16;
     static constexpr int RowLanes = 3, RowLane = 1; // all bits, and one of them
     static constexpr uint32_t Ones = IsBf16 ? 0x3f803f80 : 0x3c003c00;
@@ -39,35 +40,36 @@ template <bool IsBf16, bool IsOfTuring> struct m16n8_products {
         tile_address q, k, v;
     };
 
-    DEVICE constexpr int pitch(int d) { return IsOfTuring ? TENSOR_PITCH_sm75(d) : TENSOR_PITCH_sm80(d); }
+    DEVICE constexpr int pitch(int d) { return IsPadded ? TENSOR_PITCH_sm75(d) : TENSOR_PITCH_sm80(d); }
     DEVICE constexpr int head(bool scaled, int dv, int keys, int blocks, int warps, bool all)
     {
-        return IsOfTuring ? TENSOR_HEAD(sm75, scaled, dv, keys, blocks, warps, all)
-                          : TENSOR_HEAD(sm80, scaled, dv, keys, blocks, warps, all);
+        return IsPadded ? TENSOR_HEAD(sm75, scaled, dv, keys, blocks, warps, all)
+                        : TENSOR_HEAD(sm80, scaled, dv, keys, blocks, warps, all);
     }
-    // Rows of sm_75 are padded, as those of sm_70. Else swizzled: 16-byte word w of a row lies at w ^ (row & 7), so that eight rows meet 32 banks and copies write whole lines of 128 bytes.
+    // Padded, as rows of sm_70 are, or swizzled: 16-byte word w of a row lies at w ^ (row & 7), so that eight rows meet 32 banks and copies write whole lines of 128 bytes.
     template <int D> DEVICE int place(int row, int byte)
     {
-        return row * pitch(D) + (IsOfTuring ? byte : byte ^ 16 * (row & 7));
+        return row * pitch(D) + (IsPadded ? byte : byte ^ 16 * (row & 7));
     }
 
     template <class T> DEVICE places places_of(const typename T::shared &t)
     {
         const int l = lane_index();
-        return {tile_of(t.q + place<T::Dk>(16 * T::Blocks * T::warp() + (l & 15), 16 * (l >> 4))),
-                tile_of(t.k + place<T::Dk>((l & 7) + 8 * (l >> 4), 16 * (l >> 3 & 1))),
-                tile_of(t.v + place<T::Dv>(l & 15, 16 * (l >> 4)))};
+        const int part = 2 * T::part(); // where warps share rows; those are padded
+        return {tile_of(t.q + place<T::Dk>(16 * T::Blocks * T::team() + (l & 15), 16 * (l >> 4)) + part * T::DkOfWarp),
+                tile_of(t.k + place<T::Dk>((l & 7) + 8 * (l >> 4), 16 * (l >> 3 & 1)) + part * T::DkOfWarp),
+                tile_of(t.v + place<T::template PlacedAs<T::Dv>>(l & 15, 16 * (l >> 4)) + part * T::DvOfWarp)};
     }
 
     // The place n rows below one of the first eight rows; n has no bit that the row has.
     template <int D> DEVICE tile_address below(tile_address row, int n)
     {
-        return (IsOfTuring ? row : row ^ uint32_t(16 * (n & 7))) + n * pitch(D);
+        return (IsPadded ? row : row ^ uint32_t(16 * (n & 7))) + n * pitch(D);
     }
     // The same of columns 16 d and on.
     DEVICE tile_address beside(tile_address row, int d)
     {
-        return IsOfTuring ? row + 32 * d : (row ^ uint32_t(32 * (d & 3))) + 128 * (d / 4);
+        return IsPadded ? row + 32 * d : (row ^ uint32_t(32 * (d & 3))) + 128 * (d / 4);
     }
 
     // behind_first(): done behind the first products.
@@ -82,7 +84,7 @@ template <bool IsBf16, bool IsOfTuring> struct m16n8_products {
 #pragma unroll
                 for (int i = 0; i < 8; i++) s[m][n][i] = 0;
 #pragma unroll
-        for (int d = 0; d < T::Dk / 16; d++) {
+        for (int d = 0; d < T::DkOfWarp / 16; d++) {
             uint32_t a[T::Blocks][4];
 #pragma unroll
             for (int m = 0; m < T::Blocks; m++) load_matrices(a[m], beside(x.at.q, d) + 16 * m * T::KPitch);
@@ -115,7 +117,7 @@ template <bool IsBf16, bool IsOfTuring> struct m16n8_products {
 #pragma unroll
             for (int i = 0; i < 4; i++) x.rounded[m][i] *= shrink[m][i >> 1];
 #pragma unroll
-            for (int d = 0; d < T::Dv / 16; d++)
+            for (int d = 0; d < T::DvOfWarp / 16; d++)
 #pragma unroll
                 for (int i = 0; i < 8; i++) x.o[m][d][i] *= shrink[m][i >> 1 & 1];
         }
@@ -152,7 +154,7 @@ template <bool IsBf16, bool IsOfTuring> struct m16n8_products {
             T::exponentiate(scale, s, x, n, n + 1, x.l);
             const operand<T::Blocks> p = make_operand<T>(s, n, has_dropout, t, x);
 #pragma unroll
-            for (int d = 0; d < T::Dv / 16; d++) {
+            for (int d = 0; d < T::DvOfWarp / 16; d++) {
                 uint32_t b[4];
                 load_matrices_transposed(b, beside(x.at.v, d) + 16 * n * T::VPitch);
 #pragma unroll
@@ -169,11 +171,16 @@ template <bool IsBf16, bool IsOfTuring> struct m16n8_products {
 
 using sm75_products = m16n8_products<false, true>;
 template <bool IsBf16> using sm80_products = m16n8_products<IsBf16, false>;
+// Four warps share rows, and K and V a buffer: parts of rows begin anywhere, and copies have nowhere to go while a product reads.
+template <bool IsBf16> using sm80_padded = m16n8_products<IsBf16, false, true>;
 
 #define SM75_KERNELS(module, dk, dv, ...) TENSOR_BODIES(sm75_forward_##dk##_##dv, sm75_products, dk, dv, __VA_ARGS__)
 #define SM80_KERNELS(module, dk, dv, ...)                                                                            \
     TENSOR_BODIES(sm80_forward_##dk##_##dv##_f16, sm80_products<false>, dk, dv, __VA_ARGS__)                         \
     TENSOR_BODIES(sm80_forward_##dk##_##dv##_bf16, sm80_products<true>, dk, dv, __VA_ARGS__)
+#define SM80_PADDED_KERNELS(module, dk, dv, ...)                                                                     \
+    TENSOR_BODIES(sm80_forward_##dk##_##dv##_f16, sm80_padded<false>, dk, dv, __VA_ARGS__)                           \
+    TENSOR_BODIES(sm80_forward_##dk##_##dv##_bf16, sm80_padded<true>, dk, dv, __VA_ARGS__)
 #define SM80_SMALL_KERNELS(module, dk, dv, keys, ...)                                                                \
     TENSOR_BODIES(sm80_forward_##dk##_##dv##_k##keys##_f16, sm80_products<false>, dk, dv, keys, __VA_ARGS__)         \
     TENSOR_BODIES(sm80_forward_##dk##_##dv##_k##keys##_bf16, sm80_products<true>, dk, dv, keys, __VA_ARGS__)

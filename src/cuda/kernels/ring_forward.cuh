@@ -113,7 +113,7 @@ template <class Family, int D, int Depth> struct ring_forward {
     };
 
     template <int Unit>
-    DEVICE void copy_rows(const source &s, const form &f, const char *const (&row)[Rounds], const bool (&needed)[Rounds], cache_hint hint, char *to)
+    DEVICE void copy_rows(const source &s, const form &f, const char *const (&row)[Rounds], const bool (&needed)[Rounds], char *to)
     {
         const int column = lane_index() % 8 * Unit;
         to += lane_index() / 8 * s.pitch + column;
@@ -124,7 +124,7 @@ template <class Family, int D, int Depth> struct ring_forward {
             for (int i = 0; i < Rounds; i++) {
                 const int at = column + 8 * Unit * j;
                 if constexpr (!Family::Asynchronous) held[j][i] = load_unit_if<Unit>(needed[i] && at < f.bytes, row[i] + at);
-                else if (at < f.all) copy_async<Unit>(tile_of(to) + 4 * i * s.pitch + 8 * Unit * j, row[i] + at, needed[i] && at < f.bytes, hint);
+                else if (at < f.all) copy_async<Unit>(tile_of(to) + 4 * i * s.pitch + 8 * Unit * j, row[i] + at, needed[i] && at < f.bytes);
             }
         if constexpr (!Family::Asynchronous)
 #pragma unroll
@@ -135,7 +135,7 @@ template <class Family, int D, int Depth> struct ring_forward {
     }
 
     // The same of rows that are all needed, as long as the tile and one behind the other: no question, and as few sums as may be.
-    template <int Unit> DEVICE void copy_whole(const source &s, const char *row, cache_hint hint, char *to)
+    template <int Unit> DEVICE void copy_whole(const source &s, const char *row, char *to)
     {
         const int column = lane_index() % 8 * Unit, all = int(stored_bytes(s.kind, D));
         tile_address tile = tile_of(to + lane_index() / 8 * s.pitch + column);
@@ -145,20 +145,20 @@ template <class Family, int D, int Depth> struct ring_forward {
             keep_sum(row);
 #pragma unroll
             for (int j = 0; j < parts<Unit>::Count; j++)
-                if (column + 8 * Unit * j < all) copy_async<Unit>(tile + 8 * Unit * j, row + 8 * Unit * j, true, hint);
+                if (column + 8 * Unit * j < all) copy_async<Unit>(tile + 8 * Unit * j, row + 8 * Unit * j);
             row += 4 * s.step;
             tile += 4 * s.pitch;
         }
     }
 
     // The same as if they were one row.
-    template <int Kind> DEVICE void copy_flat(const char *from, cache_hint hint, char *to)
+    template <int Kind> DEVICE void copy_flat(const char *from, char *to)
     {
         constexpr int Units = Step * int(stored_bytes(Kind, D)) / 16;
         const tile_address tile = tile_of(to + 16 * lane_index());
 #pragma unroll
         for (int n = 0; n < Units; n += 32)
-            if (n + 32 <= Units || lane_index() < Units - n) copy_async<16>(tile + 16 * n, from + 16 * n, true, hint);
+            if (n + 32 <= Units || lane_index() < Units - n) copy_async(tile + 16 * n, from + 16 * n);
     }
 
     // The same by bytes.
@@ -177,9 +177,9 @@ template <class Family, int D, int Depth> struct ring_forward {
             if (s.whole && from.key >= from.first && from.key + Step <= from.end) {
                 if (Family::Mixed && s.whole == Flat) {
                     const char *first = IsKey ? from.k : from.v;
-                    if (is_aligned(first, 16)) return s.kind == STORED_Q8_0 ? copy_flat<STORED_Q8_0>(first, from.hint, to) : copy_flat<STORED_Q4_0>(first, from.hint, to);
-                } else if (!Family::Mixed || s.whole == 16) return copy_whole<16>(s, IsKey ? from.k : from.v, from.hint, to);
-                else return copy_whole<8>(s, IsKey ? from.k : from.v, from.hint, to);
+                    if (is_aligned(first, 16)) return s.kind == STORED_Q8_0 ? copy_flat<STORED_Q8_0>(first, to) : copy_flat<STORED_Q4_0>(first, to);
+                } else if (!Family::Mixed || s.whole == 16) return copy_whole<16>(s, IsKey ? from.k : from.v, to);
+                else return copy_whole<8>(s, IsKey ? from.k : from.v, to);
             }
         // model: rare
         const attn_view &view = IsKey ? job.k : job.v;
@@ -194,9 +194,9 @@ template <class Family, int D, int Depth> struct ring_forward {
             else row[i] = first + 4 * i * s.step;
             needed[i] = key >= from.first && key < from.end;
         }
-        if (f.unit == 16) copy_rows<16>(s, f, row, needed, from.hint, to);
-        else if (Family::Mixed && f.unit == 8) copy_rows<8>(s, f, row, needed, from.hint, to);
-        else if (Family::Mixed && f.unit == 4) copy_rows<4>(s, f, row, needed, from.hint, to);
+        if (f.unit == 16) copy_rows<16>(s, f, row, needed, to);
+        else if (Family::Mixed && f.unit == 8) copy_rows<8>(s, f, row, needed, to);
+        else if (Family::Mixed && f.unit == 4) copy_rows<4>(s, f, row, needed, to);
         else copy_slowly(s, f, row, needed, to);
         // model: end
     }

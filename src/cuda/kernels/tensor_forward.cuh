@@ -46,6 +46,11 @@ DEVICE bool is_eightfold(const attn_view &t, int64_t n)
     return ((t.stride[0] | t.stride[1] | t.stride[2] | n) & 7) == 0 && is_aligned(t.data, 16);
 }
 
+DEVICE bool is_view_of(const attn_view &v, const attn_view &k)
+{
+    return v.data == k.data && v.stride[0] == k.stride[0] && v.stride[1] == k.stride[1] && v.stride[2] == k.stride[2];
+}
+
 template <class Family, int Head, int ValueHead, int KeysOfStep, int BlocksOfWarp, int Warps, bool HoldsQ, bool OneBuffer, bool Everything>
 struct tensor_forward {
     static constexpr int Dk = Head, Dv = ValueHead, Keys = KeysOfStep, Blocks = BlocksOfWarp;
@@ -57,7 +62,10 @@ struct tensor_forward {
     // Registers are left beside S and O. Where shared memory is the limit, copies start behind the first products, which hide what a full
     // queue keeps waiting.
     static constexpr bool SparesRegisters = Blocks * (DvOfWarp + Keys) < 320 || Blocks == 1, StartsBehind = Blocks == 1;
-    static constexpr int KPitch = Family::pitch(Dk), VPitch = Family::pitch(Dv); // bytes
+    static constexpr bool MayShare = OneBuffer && Split > 1; // V may be the first columns of K, as it lies there
+    static constexpr int KPitch = Family::pitch(Dk), VPitch = MayShare ? KPitch : Family::pitch(Dv); // bytes
+    static_assert(!MayShare || Dv <= Dk, "a row of the buffer");
+    template <int D> static constexpr int PlacedAs = MayShare ? Dk : D;
     static_assert(Dk % 16 == 0 && DkOfWarp % 8 == 0 && DvOfWarp % 32 == 0 && Warps % Split == 0 && (Keys == 32 || Keys == 64 || Keys == 128),
                   "what the loops below assume");
     static_assert(!Family::Asynchronous || !OneBuffer, "V is on its way while K is read");
@@ -246,7 +254,7 @@ struct tensor_forward {
 
     template <int D> DEVICE void put(const strip<D> &from, char *to)
     {
-        to += Family::template place<D>(fetching::row(), 2 * fetching::column());
+        to += Family::template place<PlacedAs<D>>(fetching::row(), 2 * fetching::column());
 #pragma unroll
         for (int i = 0; i < strip<D>::Count; i++)
             if (8 * RowThreads * (i + 1) <= D || fetching::column() + 8 * RowThreads * i < D)
@@ -345,7 +353,7 @@ struct tensor_forward {
             if (column < n && is_needed(w, key + row))
                 word = attn_load_u16(row_address(job, view, head, place, key, row) + 2 * column);
             if (Scaled) word = convert_half(IsKey, scale, word, x);
-            attn_store_u16(to + Family::template place<D>(row, 2 * column), word);
+            attn_store_u16(to + Family::template place<PlacedAs<D>>(row, 2 * column), word);
         }
         // model: end
     }
@@ -981,6 +989,7 @@ struct tensor_forward {
             // The steps, where K and V go through registers; as a function of its own ptxas spills them.
             fetching k_fetch = prepare_fetching(job.k, *t.k_head, key);
             fetching v_fetch = prepare_fetching(job.v, *t.v_head, key);
+            const bool v_in_k = MayShare && is_view_of(job.v, job.k) && dv <= dk; // each row is read once
             strip<Dk> first;
             const float first_scale = Scaled ? t.scales->k : 1;
             if (eightfold) {
@@ -996,7 +1005,7 @@ struct tensor_forward {
                 strip<Dv> values;
                 [[maybe_unused]] typename Family::template operand<Blocks, Keys> weights;
                 block_barrier(); // K, Q and places are complete; V is used up
-                if (eightfold) fetch(job, job.v, t.v_place + slot, dv, w, key, v_fetch, values);
+                if (eightfold && !v_in_k) fetch(job, job.v, t.v_place + slot, dv, w, key, v_fetch, values);
                 if (Split > 1) place_keys(job, w, t, key + Keys);
                 if constexpr (Family::SumsOfWholeRows) Family::template multiply_scores<tensor_forward>(t, x, s, [] {});
                 else Family::template multiply_scores<tensor_forward>(t, x, s);
@@ -1012,9 +1021,9 @@ struct tensor_forward {
                 const float v_scale = Scaled ? t.scales->v : 1;
                 if (eightfold) {
                     if (Scaled) convert_values(v_scale, values, x);
-                    put(values, t.v);
+                    if (!v_in_k) put(values, t.v);
                     if (Split > 1) fetch(job, job.k, t.k_place + (Keys - slot), dk, w, key + Keys, k_fetch, next);
-                } else {
+                } else if (!v_in_k) {
                     // model: rare
                     copy_halves<Dv, false>(job, job.v, *t.v_head, t.v_place + slot, dv, w, key, v_scale, x, t.v);
                     // model: end

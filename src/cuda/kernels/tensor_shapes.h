@@ -46,6 +46,8 @@
   X(sm80_forward_256, 256, 256, 64, 1, 4, 0, 0, 2) \
   X(sm80_forward_256, 320, 256, 64, 1, 8, 0, 0, 1)
 #define SM80_SHAPES(X) SM80_SHAPES_64(X) SM80_SHAPES_128(X) SM80_SHAPES_256(X)
+/* Laid out as sm75's are, and small enough for every GPU. */
+#define SM80_SHAPES_512(X) X(sm80_forward_512, 576, 512, 32, 1, 8, 0, 1, 1)
 /* Where a block has 99 KB and an SM 100 (sm_86, sm_89). */
 #define SM80_SMALL_SHAPES(X)                         \
   X(sm80_forward_small, 32, 32, 64, 2, 4, 0, 0, 2)   \
