@@ -35,36 +35,36 @@ enum { TURING_SHARED_BYTES = 65536 };
 #define TENSOR(family, layout, module, suffix, dtype, scaled, dk, dv, ...)           \
   TENSOR_BODY(family, layout, module, suffix, dtype, scaled, dk, dv, __VA_ARGS__, 0) \
   TENSOR_BODY(family, layout, module, suffix "_all", dtype, scaled, dk, dv, __VA_ARGS__, 1)
-#define TENSOR_BODY(family, layout, module, suffix, dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, \
-                    blocks_per_sm, all)                                                                             \
-  {#family,                                                                                                         \
-   "forward_" #family "_d" #dk "_" #dv suffix,                                                                      \
-   #module,                                                                                                         \
-   #family "_forward_" #dk "_" #dv suffix,                                                                          \
-   dk,                                                                                                              \
-   dv,                                                                                                              \
-   TENSOR_ROWS(dv, blocks, warps),                                                                                  \
-   0,                                                                                                               \
-   32 * (warps),                                                                                                    \
-   TENSOR_SHARED(layout, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all),                     \
-   blocks_per_sm,                                                                                                   \
-   all,                                                                                                             \
-   dtype,                                                                                                           \
-   scaled,                                                                                                          \
-   false,                                                                                                           \
-   ATTN_STORED_NONE,                                                                                                \
-   false,                                                                                                           \
+#define TENSOR_BODY(family, layout, module, suffix, dtype, scaled, dk, dv, keys, blocks, warps, q_in_registers, \
+                    one_buffer, blocks_per_sm, all)                                                             \
+  {#family,                                                                                                     \
+   "forward_" #family "_d" #dk "_" #dv suffix,                                                                  \
+   #module,                                                                                                     \
+   #family "_forward_" #dk "_" #dv suffix,                                                                      \
+   dk,                                                                                                          \
+   dv,                                                                                                          \
+   TENSOR_ROWS(dv, blocks, warps),                                                                              \
+   0,                                                                                                           \
+   32 * (warps),                                                                                                \
+   TENSOR_SHARED(layout, scaled, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, all),                 \
+   blocks_per_sm,                                                                                               \
+   all,                                                                                                         \
+   dtype,                                                                                                       \
+   scaled,                                                                                                      \
+   false,                                                                                                       \
+   ATTN_STORED_NONE,                                                                                            \
+   false,                                                                                                       \
    0},
 #define SM70(module, ...) TENSOR(sm70, sm70, module, "", ATTN_F16, false, __VA_ARGS__)
 #define SM70_BF16(module, ...) TENSOR(sm70, sm70, module##_bf16, "_bf16", ATTN_BF16, true, __VA_ARGS__)
 #define SM75(module, ...) TENSOR(sm75, sm75, module, "", ATTN_F16, false, __VA_ARGS__)
-#define SM80(module, ...)                                    \
+#define SM80(module, ...)                                          \
   TENSOR(sm80, sm80, module, "_f16", ATTN_F16, false, __VA_ARGS__) \
   TENSOR(sm80, sm80, module, "_bf16", ATTN_BF16, false, __VA_ARGS__)
 #define SM80_PADDED(module, ...)                                   \
   TENSOR(sm80, sm75, module, "_f16", ATTN_F16, false, __VA_ARGS__) \
   TENSOR(sm80, sm75, module, "_bf16", ATTN_BF16, false, __VA_ARGS__)
-#define SM80_SMALL(module, dk, dv, keys, ...)                                         \
+#define SM80_SMALL(module, dk, dv, keys, ...)                                               \
   TENSOR(sm80, sm80, module, "_k" #keys "_f16", ATTN_F16, false, dk, dv, keys, __VA_ARGS__) \
   TENSOR(sm80, sm80, module, "_k" #keys "_bf16", ATTN_BF16, false, dk, dv, keys, __VA_ARGS__)
 
@@ -125,10 +125,9 @@ static const attn_forward_kernel kernels[] = {
     SM70_FEW_SHAPES(SM70_FEW) SM75_RING_SHAPES(SM75_RING) SM80_RING_SHAPES_64(SM80_RING) SM90_RING_SHAPES(SM90_RING)
         SM80_RING_SHAPES_MORE(SM80_RING) SM70_STORED_SHAPES(SM70_STORED) SM75_STORED_SHAPES(SM75_STORED)
             SM80_STORED_SHAPES(SM80_STORED) SM80_MIXED_SHAPES(SM80_MIXED) SM70_SHAPES(SM70) SM70_BF16_SHAPES(SM70_BF16)
-                SM75_SHAPES(SM75) SM80_SHAPES(SM80) SM80_SMALL_SHAPES(SM80_SMALL)
-                    SM80_SHAPES_512(SM80_PADDED) SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16)
-                    SIMT("64", 64, 128, 0) SIMT("128", 128, 128, 0) SIMT("256", 256, 64, 0)
-                        SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
+                SM75_SHAPES(SM75) SM80_SHAPES(SM80) SM80_SMALL_SHAPES(SM80_SMALL) SM80_SHAPES_512(SM80_PADDED)
+                    SIMT("few", ATTN_MAX_HEAD_DIM, 16, 16) SIMT("64", 64, 128, 0) SIMT("128", 128, 128, 0)
+                        SIMT("256", 256, 64, 0) SIMT("576", ATTN_MAX_HEAD_DIM, 64, 0)};
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
 #define FITS(family, bytes, dk, dv, keys, blocks, warps, q_in_registers, one_buffer, blocks_per_sm)                  \
