@@ -150,7 +150,7 @@ static int64_t few_size(const char *family, int64_t d, int64_t dv)
     return 0;
 }
 
-/* Where warps share rows, there is a kernel of sm70 for f16 alone; sm75 has no bf16. */
+/* Where warps share rows, sm70 has a kernel for f16 alone, and sm75 none; sm75 has no bf16. */
 static void expected_kernel(int feature, int size, int type, const char *family, char *label, size_t bytes)
 {
     const char *kernel = sizes[size].kernel, *suffix = types[type].suffix, *all = features[feature].all ? "_all" : "";
@@ -164,8 +164,8 @@ static void expected_kernel(int feature, int size, int type, const char *family,
     if (decodes && (types[type].kv == ATTN_I8 || types[type].kv == ATTN_Q8_0))
         snprintf(label, bytes, "forward_%s_stored8_d%d%s", family, (int)few,
                  types[type].kv == ATTN_Q8_0 && !turing ? "_q8_0" : "");
-    else if (!strcmp(family, "simt") || !suffix || !shape || ((!volta || *suffix) && !strcmp(shape, "_d576_512")) ||
-             (turing && *suffix))
+    else if (!strcmp(family, "simt") || !suffix || !shape ||
+             (!newer && (!volta || *suffix) && !strcmp(shape, "_d576_512")) || (turing && *suffix))
         snprintf(label, bytes, "forward_simt");
     else if (few && (newer || !*suffix))
         snprintf(label, bytes, "forward_%s_%s_d%d%s", family,
