@@ -83,7 +83,7 @@ static int copy_once(const struct bench_gpu *g, void *const blocks[2], size_t by
     int status = CLI_OK;
     for (int n = 0; n < COPIES && !status; n++)
         status =
-            bench_gpu_check(g, symbols[SYMBOLS - 1],
+            bench_gpu_check(g, "cuMemcpyDtoDAsync_v2",
                             g->driver.copy((uintptr_t)blocks[n % 2], (uintptr_t)blocks[1 - n % 2], bytes, g->stream));
     if (!status) status = bench_gpu_check(g, "cuStreamSynchronize", g->driver.stream_synchronize(g->stream));
     *seconds = (cli_now() - start) / COPIES;
@@ -112,12 +112,12 @@ int bench_copy_speed(const struct bench_run *run, double *gbps)
     const int32_t gpu = bench_gpu(run->options);
     const size_t bytes = (size_t)fmin(COPY_BYTES, run->memory_bytes / COPY_SHARE);
     void *blocks[2] = {NULL, NULL};
+    attn_status room = ATTN_OK;
     int status = CLI_OK;
     *gbps = 0;
-    /* A case may leave no room. */
-    if (attn_malloc(run->context, gpu, bytes, &blocks[0]) == ATTN_OK &&
-        attn_malloc(run->context, gpu, bytes, &blocks[1]) == ATTN_OK)
-        status = time_copies(run, blocks, bytes, gbps);
+    for (int n = 0; n < 2 && room == ATTN_OK; n++) room = attn_malloc(run->context, gpu, bytes, &blocks[n]);
+    if (room == ATTN_OK) status = time_copies(run, blocks, bytes, gbps);
+    else if (room != ATTN_OUT_OF_MEMORY) status = cli_fail_library(room, "the ceiling of copying");
     for (int n = 0; n < 2; n++) attn_free(run->context, blocks[n]);
     return status;
 }

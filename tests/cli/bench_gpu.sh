@@ -102,6 +102,8 @@ else
   export EMULATOR_FAIL=cuMemAlloc_v2:6
   good 'bench on a GPU: no room for the ceiling' "${graph[@]}"
   holds 'bench on a GPU: no room for the ceiling' "$(cat stdout)" '"fraction_of_peak":null,"peak":null,'
+  export EMULATOR_FAIL=cuMemAlloc_v2:6:719
+  bad 4 'the ceiling of copying: device error: cuMemAlloc_v2: CUDA_ERROR_LAUNCH_FAILED' "${graph[@]}"
   fails 3 cuStreamCreate 2 OUT_OF_MEMORY 2
   fails 4 cuStreamBeginCapture_v2 900 STREAM_CAPTURE_UNSUPPORTED
   fails 4 cuStreamEndCapture 901 STREAM_CAPTURE_INVALIDATED
