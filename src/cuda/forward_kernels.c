@@ -58,12 +58,11 @@ enum { TURING_SHARED_BYTES = 65536 };
 #define SM70(module, ...) TENSOR(sm70, sm70, module, "", ATTN_F16, false, __VA_ARGS__)
 #define SM70_BF16(module, ...) TENSOR(sm70, sm70, module##_bf16, "_bf16", ATTN_BF16, true, __VA_ARGS__)
 #define SM75(module, ...) TENSOR(sm75, sm75, module, "", ATTN_F16, false, __VA_ARGS__)
-#define SM80(module, ...)                                          \
-  TENSOR(sm80, sm80, module, "_f16", ATTN_F16, false, __VA_ARGS__) \
-  TENSOR(sm80, sm80, module, "_bf16", ATTN_BF16, false, __VA_ARGS__)
-#define SM80_PADDED(module, ...)                                   \
-  TENSOR(sm80, sm75, module, "_f16", ATTN_F16, false, __VA_ARGS__) \
-  TENSOR(sm80, sm75, module, "_bf16", ATTN_BF16, false, __VA_ARGS__)
+#define SM80(...) SM80_LAID_OUT(sm80, __VA_ARGS__)
+#define SM80_PADDED(...) SM80_LAID_OUT(sm75, __VA_ARGS__)
+#define SM80_LAID_OUT(layout, module, ...)                           \
+  TENSOR(sm80, layout, module, "_f16", ATTN_F16, false, __VA_ARGS__) \
+  TENSOR(sm80, layout, module, "_bf16", ATTN_BF16, false, __VA_ARGS__)
 #define SM80_SMALL(module, dk, dv, keys, ...)                                               \
   TENSOR(sm80, sm80, module, "_k" #keys "_f16", ATTN_F16, false, dk, dv, keys, __VA_ARGS__) \
   TENSOR(sm80, sm80, module, "_k" #keys "_bf16", ATTN_BF16, false, dk, dv, keys, __VA_ARGS__)

@@ -23,6 +23,13 @@
  *   wait_for_turn(counter, n, seen) signal_turn(counter)  until it is n; one more. Only for blocks that have taken later tickets. seen: an earlier current_turn.
  *                                                         What its block did before the barrier in front of a signal is there for who waits and, behind a barrier, his block
  *   tile_of(p)                                            a tile_address, to which bytes may be added: of shared memory
+ *   exp2_approx log2_approx reciprocal_approx             subnormal results are zero
+ *   multiply_half2(a, b) add_half2(a, b)                   two halves each, rounded to nearest
+ *   permute_bytes(a, b, selector)                         byte n of the result is byte (selector >> 4 n) & 7 of b:a
+ *   and_xor(a, b, c) and_or(a, b, c)                      (a & b) ^ c, (a & b) | c
+ *   multiply_high(a, b)                                   upper half of a 32 x 32 bit product
+ *   float_bits bits_float pack_half2 low_half high_half pack_bf16x2 low_bf16 high_bf16
+ *   fmaf fmaxf fminf fabsf INFINITY, min and max of int   as C and CUDA have them
  * From sm_75 on:
  *   load_matrices(r, row) load_matrices_transposed(r, row)   ldmatrix: four 8 x 8 of 16-bit elements, a row's address a lane
  *   mma_m16n8k8_f16(d, a0, a1, b0)
@@ -39,13 +46,6 @@
  *   copy_bulk(to, from, bytes, gate, hint)                to shared memory; all but the hint multiples of 16. Other places than multiples of 128 cost a tenth
  *   pass_gate(gate, phase)                                all lanes of the warp: what was expected is there. phase: 0, 1, 0, ...
  *   stores_before_bulk()                                  this thread's stores to shared memory so far come before its bulk copies from now on
- *   exp2_approx log2_approx reciprocal_approx             subnormal results are zero
- *   multiply_half2(a, b) add_half2(a, b)                   two halves each, rounded to nearest
- *   permute_bytes(a, b, selector)                         byte n of the result is byte (selector >> 4 n) & 7 of b:a
- *   and_xor(a, b, c) and_or(a, b, c)                      (a & b) ^ c, (a & b) | c
- *   multiply_high(a, b)                                   upper half of a 32 x 32 bit product
- *   float_bits bits_float pack_half2 low_half high_half pack_bf16x2 low_bf16 high_bf16
- *   fmaf fmaxf fminf fabsf INFINITY, min and max of int   as C and CUDA have them
  *
  * 16-bit floats are never a C++ type: they travel as words of two, the lower address in the lower half.
  * Collectives (barriers, shuffles, mma) need all lanes of the warp at the same line. docs/design.md, "The

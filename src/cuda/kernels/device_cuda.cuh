@@ -36,7 +36,7 @@ DEVICE bool any_of_warp(bool condition) { return __any_sync(~0u, condition) != 0
 template <typename T> DEVICE T load_vector(const void *from) { return *static_cast<const T *>(from); }
 template <typename T> DEVICE void store_vector(void *to, T v) { *static_cast<T *>(to) = v; }
 
-/* What L2 gives up first, or as it does without being told. Bulk copies take it; cp.async with one is an illegal instruction on an H200, by nvcc 11.8 and 13.0. */
+/* What L2 gives up first, or as it does without being told. For bulk copies: cp.async with one was an illegal instruction on an H200, in code of nvcc 11.8 and of 13.0. */
 typedef uint64_t cache_hint;
 DEVICE cache_hint hint_once(bool once)
 {

@@ -175,12 +175,11 @@ template <bool IsBf16> using sm80_products = m16n8_products<IsBf16, false>;
 template <bool IsBf16> using sm80_padded = m16n8_products<IsBf16, false, true>;
 
 #define SM75_KERNELS(module, dk, dv, ...) TENSOR_BODIES(sm75_forward_##dk##_##dv, sm75_products, dk, dv, __VA_ARGS__)
-#define SM80_KERNELS(module, dk, dv, ...)                                                                            \
-    TENSOR_BODIES(sm80_forward_##dk##_##dv##_f16, sm80_products<false>, dk, dv, __VA_ARGS__)                         \
-    TENSOR_BODIES(sm80_forward_##dk##_##dv##_bf16, sm80_products<true>, dk, dv, __VA_ARGS__)
-#define SM80_PADDED_KERNELS(module, dk, dv, ...)                                                                     \
-    TENSOR_BODIES(sm80_forward_##dk##_##dv##_f16, sm80_padded<false>, dk, dv, __VA_ARGS__)                           \
-    TENSOR_BODIES(sm80_forward_##dk##_##dv##_bf16, sm80_padded<true>, dk, dv, __VA_ARGS__)
+#define SM80_KERNELS(module, ...) SM80_KERNELS_BY(sm80_products, __VA_ARGS__)
+#define SM80_PADDED_KERNELS(module, ...) SM80_KERNELS_BY(sm80_padded, __VA_ARGS__)
+#define SM80_KERNELS_BY(products, dk, dv, ...)                                                                       \
+    TENSOR_BODIES(sm80_forward_##dk##_##dv##_f16, products<false>, dk, dv, __VA_ARGS__)                              \
+    TENSOR_BODIES(sm80_forward_##dk##_##dv##_bf16, products<true>, dk, dv, __VA_ARGS__)
 #define SM80_SMALL_KERNELS(module, dk, dv, keys, ...)                                                                \
     TENSOR_BODIES(sm80_forward_##dk##_##dv##_k##keys##_f16, sm80_products<false>, dk, dv, keys, __VA_ARGS__)         \
     TENSOR_BODIES(sm80_forward_##dk##_##dv##_k##keys##_bf16, sm80_products<true>, dk, dv, keys, __VA_ARGS__)

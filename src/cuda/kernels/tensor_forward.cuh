@@ -21,7 +21,8 @@
 //
 // Bytes a step from L2: 2 Keys (Dk + Dv) for 2 * 16 Blocks * Warps * Keys (Dk + Dv) flops.
 // Above 256 columns O leaves no registers, so Split warps share rows: each multiplies its part of the head size of Q and K,
-// they exchange these parts of S, add them in one order, each does the softmax, and multiplies its columns of V.
+// they exchange these parts of S, add them in one order, each does the softmax, and multiplies its columns of V. Where V is the first columns of K there,
+// K's rows are not loaded again: 2 Keys Dk bytes a step.
 // -inf: m starts at the most negative finite number, against which -inf is a zero and any score is right. NaN: passed over by
 // the maximum, not by the sums, so the row becomes NaN. Rows without keys: O = 0, LSE = -inf, unless there is a sink.
 //
@@ -64,7 +65,7 @@ struct tensor_forward {
     static constexpr bool SparesRegisters = Blocks * (DvOfWarp + Keys) < 320 || Blocks == 1, StartsBehind = Blocks == 1;
     static constexpr bool MayShare = OneBuffer && Split > 1; // V may be the first columns of K, as it lies there
     static constexpr int KPitch = Family::pitch(Dk), VPitch = MayShare ? KPitch : Family::pitch(Dv); // bytes
-    static_assert(!MayShare || Dv <= Dk, "a row of the buffer");
+    static_assert(!MayShare || (Dv <= Dk && !Scaled), "a row of the buffer, with V's bits and scale");
     template <int D> static constexpr int PlacedAs = MayShare ? Dk : D;
     static_assert(Dk % 16 == 0 && DkOfWarp % 8 == 0 && DvOfWarp % 32 == 0 && Warps % Split == 0 && (Keys == 32 || Keys == 64 || Keys == 128),
                   "what the loops below assume");
@@ -989,7 +990,7 @@ struct tensor_forward {
             // The steps, where K and V go through registers; as a function of its own ptxas spills them.
             fetching k_fetch = prepare_fetching(job.k, *t.k_head, key);
             fetching v_fetch = prepare_fetching(job.v, *t.v_head, key);
-            const bool v_in_k = MayShare && is_view_of(job.v, job.k) && dv <= dk; // each row is read once
+            const bool v_in_k = MayShare && is_view_of(job.v, job.k) && dv <= dk; // a row is read once
             strip<Dk> first;
             const float first_scale = Scaled ? t.scales->k : 1;
             if (eightfold) {
