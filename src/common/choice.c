@@ -47,7 +47,7 @@ void attn_choose(const attn_context *ctx, const attn_job *job, const attn_survey
     attn_work work;
     if (attn_cost_cpu_bound(plan->isa, plan->threads, ctx->cores, job) < least) return;
     attn_cost_work(job, &work);
-    const double cpu_seconds = attn_cost_cpu(plan->isa, plan->threads, ctx->cores, &work);
+    const double cpu_seconds = attn_cost_cpu(attn_cost_level(plan->isa, job), plan->threads, ctx->cores, &work);
     if (cpu_seconds < least) return;
     if (!survey->asks) attn_log(ctx, 2, "the CPU would take %s: a GPU is looked for", attn_cost_text(cpu_seconds).text);
     attn_cuda_offer(ctx, job, &work, &offer);

@@ -11,9 +11,11 @@ static const struct {
     const char *level;
     double alone, together;
 } levels[] = {
-    {"scalar", 9e9, 9e9},    /* 8.6 alone; 142 by 16 threads */
-    {"avx2", 70e9, 45e9},    /* half of avx512's lanes; 135 by 2 threads of an EPYC */
-    {"avx512", 140e9, 88e9}, /* 142 alone at (1,32,32,2048,2048,128) f32; about 1,400 by 16 threads */
+    {"scalar", 9e9, 9e9},         /* 8.6 alone; 142 by 16 threads */
+    {"avx2", 70e9, 45e9},         /* half of avx512's lanes; 135 by 2 threads of an EPYC */
+    {"avx512", 140e9, 88e9},      /* 142 alone at (1,32,32,2048,2048,128) f32; about 1,400 by 16 threads */
+    {"avx512bf16", 190e9, 120e9}, /* bf16, as the next: 190 alone on Zen 4; among others assumed as avx512's */
+    {"amx", 480e9, 300e9},        /* 482 alone; 4,300 to 5,200 by 16 threads */
 };
 
 /* What a family of kernels reaches of its GPU's peak, and the flops of a multiprocessor and cycle that the peak counts;
@@ -137,6 +139,13 @@ static double together(int32_t n, double alone, double among_others)
     return n * among_others + (alone - among_others);
 }
 
+/* Levels that multiply bf16 compute all else as avx512 does. */
+const char *attn_cost_level(const char *isa, const attn_job *job)
+{
+    const bool bf16 = job->q.dtype == ATTN_BF16 && job->k.dtype == ATTN_BF16 && job->v.dtype == ATTN_BF16;
+    return !bf16 && (strcmp(isa, "amx") == 0 || strcmp(isa, "avx512bf16") == 0) ? "avx512" : isa;
+}
+
 static double cpu_rate(const char *level, int32_t threads)
 {
     for (size_t n = 0; n < sizeof levels / sizeof *levels; n++)
@@ -159,7 +168,7 @@ double attn_cost_cpu_bound(const char *level, int32_t threads, int32_t cores, co
     attn_work most = {.flops = products(job)};
     const double keys = tokens(job, &job->kv_span, job->max_k) * (double)job->heads_kv;
     most.kv_bytes = keys * (row_bytes(&job->k, job->head_dim) + row_bytes(&job->v, job->head_dim_v));
-    return attn_cost_cpu(level, threads, cores, &most);
+    return attn_cost_cpu(attn_cost_level(level, job), threads, cores, &most);
 }
 
 /* ---- GPU --------------------------------------------------------------------------------------- */

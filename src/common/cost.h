@@ -16,6 +16,8 @@ typedef struct attn_work {
 
 void attn_cost_work(const attn_job *job, attn_work *work);
 
+/* The level whose speed a job has at level `isa`. */
+const char *attn_cost_level(const char *isa, const attn_job *job);
 /* `cores`: physical ones, beyond which threads add nothing. 0 for a level without figures. */
 double attn_cost_cpu(const char *level, int32_t threads, int32_t cores, const attn_work *work);
 /* No more than that whatever the masks: what a choice begins with. */

@@ -26,10 +26,14 @@
 #include "forward_vector.h"
 
 enum {
+#ifdef PRODUCT_HEADER
+    KEYS = 128, /* whole slabs of bf16 */
+#else
     KEYS = W == 8 ? 16 * TILE_ROWS : 8 * TILE_ROWS, /* whole tiles and whole panels: 96, 112 */
+#endif
     ROWS = KEYS,
     BACK_STRIP = 4 * TILE_ROWS,
-    S_STRIDE = KEYS + (W == 8 ? 16 : 32) /* an odd number of cache lines: columns spread over all sets */
+    S_STRIDE = KEYS + (KEYS == 112 ? 32 : 16) /* an odd number of cache lines: columns spread over all sets */
 };
 
 typedef struct back_scratch {

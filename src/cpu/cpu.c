@@ -22,7 +22,7 @@ const attn_cpu_level *attn_cpu_find_level(const char *name)
 const attn_cpu_level *attn_cpu_best_level(void)
 {
     int n = LEVELS - 1;
-    while (n > 0 && !runs_here(levels[n])) n--;
+    while (n > 0 && (!runs_here(levels[n]) || levels[n]->wants & ~attn_cpu_features())) n--;
     return levels[n]; /* the first needs nothing */
 }
 

@@ -29,6 +29,7 @@
 
 enum {
     STEP = 128,            /* keys packed at a time */
+    MOST_STEP = 256,       /* by any kernel of a level */
     STRIP = 4 * TILE_ROWS, /* rows between QK' and PV */
     ROW_STEP = 2 * TILE_ROWS < 24 ? 24 : 2 * TILE_ROWS,
     MOST_ROWS = 18 * ROW_STEP,
@@ -166,12 +167,12 @@ static void pack_values(const attn_cpu_block *w, const scratch *t, const columns
 /* The rows of the next step, fetched into the L2 cache a few lines at a time between this step's tiles: a burst would
  * only move the wait. */
 typedef struct ahead {
-    const char *rows[2 * STEP]; /* of K, then of V */
-    int64_t bytes[2];           /* of a row of K, of V */
-    int keys, count;            /* rows of K; all rows */
-    int lines;                  /* to be fetched a tile */
-    int row;                    /* the next line: in this row, */
-    int64_t at;                 /* from this byte on */
+    const char *rows[2 * MOST_STEP]; /* of K, then of V */
+    int64_t bytes[2];                /* of a row of K, of V */
+    int keys, count;                 /* rows of K; all rows */
+    int lines;                       /* to be fetched a tile */
+    int row;                         /* the next line: in this row, */
+    int64_t at;                      /* from this byte on */
 } ahead;
 
 static int ahead_rows(const attn_cpu_block *w, const attn_view *view, int64_t n, const columns *c, const char **rows,
@@ -183,16 +184,16 @@ static int ahead_rows(const attn_cpu_block *w, const attn_view *view, int64_t n,
     return c->c1 - c->c0;
 }
 
-static void plan_ahead(const attn_cpu_block *w, int64_t key, int64_t end, int64_t step_tiles, ahead *a)
+static void plan_ahead(const attn_cpu_block *w, int64_t key, int64_t end, int step, int64_t step_tiles, ahead *a)
 {
     const attn_job *job = w->job;
     a->keys = a->count = a->row = 0;
     a->bytes[0] = a->bytes[1] = a->at = 0;
     if (key >= end) return;
-    columns c = columns_of(w, 0, w->rows, key, STEP);
+    columns c = columns_of(w, 0, w->rows, key, step);
     a->keys = ahead_rows(w, &job->k, job->head_dim, &c, a->rows, &a->bytes[0]);
     a->count = a->keys + ahead_rows(w, &job->v, job->head_dim_v, &c, a->rows + a->keys, &a->bytes[1]);
-    a->lines = (int)((a->bytes[0] + a->bytes[1]) / 64 * STEP / step_tiles + 1);
+    a->lines = (int)((a->bytes[0] + a->bytes[1]) / 64 * step / step_tiles + 1);
 }
 
 static void fetch_ahead(ahead *a)
@@ -318,7 +319,7 @@ static void forward_tiles(const attn_cpu_block *w, const scratch *t)
         columns all = columns_of(w, 0, w->rows, key, STEP);
         pack_keys(w, t, &all);
         pack_values(w, t, &all);
-        plan_ahead(w, key + STEP, end, step_tiles, &next);
+        plan_ahead(w, key + STEP, end, STEP, step_tiles, &next);
         for (int r = 0; r < w->rows; r += strip) {
             int rows = w->rows - r < strip ? w->rows - r : strip;
             float shrink[ROOM];

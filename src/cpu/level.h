@@ -54,6 +54,7 @@ typedef struct attn_cpu_key_sums {
 typedef struct attn_cpu_level {
     const char *name;
     unsigned needs; /* attn_cpu_features */
+    unsigned wants; /* of the same: without them it runs, but is not taken by itself */
     int row_step;   /* rows of a block: multiples of it, except the last block's; results do not depend on them */
     int key_step;   /* pieces of a sequence's keys begin at multiples of it */
     int (*task_rows)(const attn_job *job, size_t l2_bytes); /* most rows of a block, a multiple of row_step */

@@ -129,7 +129,7 @@ static void figures(const attn_problem *p, const char *level, const char *family
     const attn_gpu_rates rates = {family, 70, 80, 0, blocks};
     calls_succeed(attn_validate_problem(p, true, &job));
     attn_cost_work(&job, &work);
-    *cpu = attn_cost_cpu(level, 1, 1, &work);
+    *cpu = attn_cost_cpu(attn_cost_level(level, &job), 1, 1, &work);
     *gpu = attn_cost_gpu(&rates, &work);
 }
 

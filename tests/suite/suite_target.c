@@ -14,11 +14,17 @@ static const struct level {
     int staged;                     /* as in suite_target */
     int capability;                 /* the least that a GPU must have */
 } levels[] = {
-    {ATTN_BACKEND_CPU, "scalar", "isa=scalar", "scalar", 0, 0}, {ATTN_BACKEND_CPU, "avx2", "isa=avx2", "avx2", 0, 0},
-    {ATTN_BACKEND_CPU, "avx512", "isa=avx512", "avx512", 0, 0}, {ATTN_BACKEND_CPU, "amx", "isa=amx", "amx", 0, 0},
-    {ATTN_BACKEND_CUDA, "simt", "isa=simt", "simt", 0, 0},      {ATTN_BACKEND_CUDA, "sm70", "isa=sm70", "sm70", 0, 0},
-    {ATTN_BACKEND_CUDA, "sm75", "isa=sm75", "sm75", 0, 75},     {ATTN_BACKEND_CUDA, "sm80", "isa=sm80", "sm80", 0, 80},
-    {ATTN_BACKEND_CUDA, "staged", "isa=simt", "simt", 1, 0},    {ATTN_BACKEND_CUDA, "mixed", "isa=simt", "simt", -1, 0},
+    {ATTN_BACKEND_CPU, "scalar", "isa=scalar", "scalar", 0, 0},
+    {ATTN_BACKEND_CPU, "avx2", "isa=avx2", "avx2", 0, 0},
+    {ATTN_BACKEND_CPU, "avx512", "isa=avx512", "avx512", 0, 0},
+    {ATTN_BACKEND_CPU, "avx512bf16", "isa=avx512bf16", "avx512bf16", 0, 0},
+    {ATTN_BACKEND_CPU, "amx", "isa=amx", "amx", 0, 0},
+    {ATTN_BACKEND_CUDA, "simt", "isa=simt", "simt", 0, 0},
+    {ATTN_BACKEND_CUDA, "sm70", "isa=sm70", "sm70", 0, 0},
+    {ATTN_BACKEND_CUDA, "sm75", "isa=sm75", "sm75", 0, 75},
+    {ATTN_BACKEND_CUDA, "sm80", "isa=sm80", "sm80", 0, 80},
+    {ATTN_BACKEND_CUDA, "staged", "isa=simt", "simt", 1, 0},
+    {ATTN_BACKEND_CUDA, "mixed", "isa=simt", "simt", -1, 0},
 };
 enum { LEVELS = sizeof levels / sizeof *levels };
 

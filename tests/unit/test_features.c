@@ -27,43 +27,74 @@ enum { /* Intel SDM volume 2, CPUID; volume 1, 13.3 */
 #define BW 0x40000000u
 #define VL 0x80000000u
 #define LEAF7 (AVX2 | F | DQ | BW | VL)
-enum { X87 = 1, SSE = 2, YMM = 4, OPMASK = 0x20, ZMM_UPPER = 0x40, ZMM_MORE = 0x80, XCR0 = 0xe7, PKRU = 0x200 };
+enum {
+    X87 = 1,
+    SSE = 2,
+    YMM = 4,
+    OPMASK = 0x20,
+    ZMM_UPPER = 0x40,
+    ZMM_MORE = 0x80,
+    PKRU = 0x200,
+    TILE_SHAPES = 0x20000,
+    TILE_DATA = 0x40000,
+    XCR0 = 0x600e7,
+    AMX_BF16 = 0x400000, /* of leaf 7 EDX, as the next */
+    AMX_TILE = 0x1000000,
+    EDX = AMX_BF16 | AMX_TILE,
+    BF16 = 0x20,       /* of leaf 7.1 EAX */
+    INTEL = 0x756e6547 /* "Genu" */
+};
+#define AMD 0x68747541u /* "Auth" */
 
-enum { UP_TO_AVX2 = ATTN_CPU_FMA | ATTN_CPU_F16C | ATTN_CPU_AVX2, ALL = UP_TO_AVX2 | ATTN_CPU_AVX512 };
+enum {
+    UP_TO_AVX2 = ATTN_CPU_FMA | ATTN_CPU_F16C | ATTN_CPU_AVX2,
+    UP_TO_AVX512 = UP_TO_AVX2 | ATTN_CPU_AVX512,
+    ALL = UP_TO_AVX512 | ATTN_CPU_AVX512_BF16 | ATTN_CPU_AMX,
+    EVERY = ALL | ATTN_CPU_FAST_BF16
+};
 
 static const struct {
     const char *name;
     attn_cpuid id;
     unsigned features;
 } processors[] = {
-    {"nothing", {0, 0, 0}, 0},
-    {"all", {LEAF1, LEAF7, XCR0}, ALL},
-    {"every bit", {UINT32_MAX, UINT32_MAX, UINT64_MAX}, ALL},
-    {"with protection keys", {LEAF1, LEAF7, XCR0 | PKRU}, ALL},
-    {"Haswell", {LEAF1, AVX2, X87 | SSE | YMM}, UP_TO_AVX2},
-    {"Ivy Bridge", {LEAF1 & ~FMA, 0, X87 | SSE | YMM}, ATTN_CPU_F16C},
-    {"Piledriver", {LEAF1, 0, X87 | SSE | YMM}, ATTN_CPU_FMA | ATTN_CPU_F16C},
-    {"Sandy Bridge", {OSXSAVE | AVX, 0, X87 | SSE | YMM}, 0},
-    {"without FMA", {LEAF1 & ~FMA, LEAF7, XCR0}, ALL & ~ATTN_CPU_FMA},
-    {"without F16C", {LEAF1 & ~F16C, LEAF7, XCR0}, ALL & ~ATTN_CPU_F16C},
-    {"without AVX2", {LEAF1, LEAF7 & ~AVX2, XCR0}, ALL & ~ATTN_CPU_AVX2},
-    {"without AVX-512 F", {LEAF1, LEAF7 & ~F, XCR0}, UP_TO_AVX2},
-    {"without AVX-512 DQ", {LEAF1, LEAF7 & ~DQ, XCR0}, UP_TO_AVX2},
-    {"without AVX-512 BW", {LEAF1, LEAF7 & ~BW, XCR0}, UP_TO_AVX2},
-    {"without AVX-512 VL", {LEAF1, LEAF7 & ~VL, XCR0}, UP_TO_AVX2},
-    {"AVX-512 F alone (Knights Landing)", {LEAF1, AVX2 | F, XCR0}, UP_TO_AVX2},
+    {"nothing", {0, 0, 0, 0, 0, 0}, 0},
+    {"all", {INTEL, LEAF1, LEAF7, EDX, BF16, XCR0}, ALL},
+    {"all of AMD", {AMD, LEAF1, LEAF7, EDX, BF16, XCR0}, EVERY},
+    {"every bit", {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT64_MAX}, ALL},
+    {"with protection keys", {INTEL, LEAF1, LEAF7, EDX, BF16, XCR0 | PKRU}, ALL},
+    {"Haswell", {INTEL, LEAF1, AVX2, 0, 0, X87 | SSE | YMM}, UP_TO_AVX2},
+    {"Skylake-X", {INTEL, LEAF1, LEAF7, 0, 0, XCR0}, UP_TO_AVX512},
+    {"Cooper Lake", {INTEL, LEAF1, LEAF7, 0, BF16, XCR0}, UP_TO_AVX512 | ATTN_CPU_AVX512_BF16},
+    {"Zen 3", {AMD, LEAF1, AVX2, 0, 0, X87 | SSE | YMM}, UP_TO_AVX2},
+    {"Zen 4", {AMD, LEAF1, LEAF7, 0, BF16, XCR0}, UP_TO_AVX512 | ATTN_CPU_AVX512_BF16 | ATTN_CPU_FAST_BF16},
+    {"Ivy Bridge", {INTEL, LEAF1 & ~FMA, 0, 0, 0, X87 | SSE | YMM}, ATTN_CPU_F16C},
+    {"Piledriver", {AMD, LEAF1, 0, 0, 0, X87 | SSE | YMM}, ATTN_CPU_FMA | ATTN_CPU_F16C},
+    {"Sandy Bridge", {INTEL, OSXSAVE | AVX, 0, 0, 0, X87 | SSE | YMM}, 0},
+    {"without FMA", {INTEL, LEAF1 & ~FMA, LEAF7, EDX, BF16, XCR0}, ALL & ~ATTN_CPU_FMA},
+    {"without F16C", {INTEL, LEAF1 & ~F16C, LEAF7, EDX, BF16, XCR0}, ALL & ~ATTN_CPU_F16C},
+    {"without AVX2", {INTEL, LEAF1, LEAF7 & ~AVX2, EDX, BF16, XCR0}, ALL & ~ATTN_CPU_AVX2},
+    {"without AVX-512 F", {INTEL, LEAF1, LEAF7 & ~F, EDX, BF16, XCR0}, UP_TO_AVX2 | ATTN_CPU_AMX},
+    {"without AVX-512 DQ", {INTEL, LEAF1, LEAF7 & ~DQ, 0, BF16, XCR0}, UP_TO_AVX2},
+    {"without AVX-512 BW", {INTEL, LEAF1, LEAF7 & ~BW, 0, BF16, XCR0}, UP_TO_AVX2},
+    {"without AVX-512 VL", {INTEL, LEAF1, LEAF7 & ~VL, 0, BF16, XCR0}, UP_TO_AVX2},
+    {"AVX-512 F alone (Knights Landing)", {INTEL, LEAF1, AVX2 | F, 0, 0, XCR0}, UP_TO_AVX2},
+    {"tiles without bf16", {INTEL, LEAF1, LEAF7, AMX_TILE, BF16, XCR0}, ALL & ~ATTN_CPU_AMX},
+    {"bf16 without tiles", {INTEL, LEAF1, LEAF7, AMX_BF16, BF16, XCR0}, ALL & ~ATTN_CPU_AMX},
     /* A system that saves less than the processor has. */
-    {"without OSXSAVE", {LEAF1 & ~OSXSAVE, LEAF7, XCR0}, 0},
-    {"without AVX", {LEAF1 & ~AVX, LEAF7, XCR0}, 0},
-    {"XCR0 0", {LEAF1, LEAF7, 0}, 0},
-    {"XCR0 without ymm", {LEAF1, LEAF7, XCR0 & ~YMM}, 0},
-    {"XCR0 without xmm", {LEAF1, LEAF7, XCR0 & ~SSE}, 0},
-    {"XCR0 with ymm only", {LEAF1, LEAF7, X87 | SSE | YMM}, UP_TO_AVX2},
-    {"XCR0 without opmask", {LEAF1, LEAF7, XCR0 & ~OPMASK}, UP_TO_AVX2},
-    {"XCR0 without upper halves of zmm", {LEAF1, LEAF7, XCR0 & ~ZMM_UPPER}, UP_TO_AVX2},
-    {"XCR0 without zmm16 to zmm31", {LEAF1, LEAF7, XCR0 & ~ZMM_MORE}, UP_TO_AVX2},
-    {"XCR0 with zmm, without ymm", {LEAF1, LEAF7, X87 | SSE | OPMASK | ZMM_UPPER | ZMM_MORE}, 0},
-    {"leaf 7 alone", {0, LEAF7, XCR0}, 0},
+    {"without OSXSAVE", {INTEL, LEAF1 & ~OSXSAVE, LEAF7, EDX, BF16, XCR0}, 0},
+    {"without AVX", {INTEL, LEAF1 & ~AVX, LEAF7, EDX, BF16, XCR0}, 0},
+    {"XCR0 0", {INTEL, LEAF1, LEAF7, EDX, BF16, 0}, 0},
+    {"XCR0 without ymm", {INTEL, LEAF1, LEAF7, EDX, BF16, XCR0 & ~YMM}, 0},
+    {"XCR0 without xmm", {INTEL, LEAF1, LEAF7, EDX, BF16, XCR0 & ~SSE}, 0},
+    {"XCR0 with ymm only", {INTEL, LEAF1, LEAF7, EDX, BF16, X87 | SSE | YMM}, UP_TO_AVX2},
+    {"XCR0 without opmask", {INTEL, LEAF1, LEAF7, 0, BF16, XCR0 & ~OPMASK}, UP_TO_AVX2},
+    {"XCR0 without upper halves of zmm", {INTEL, LEAF1, LEAF7, 0, BF16, XCR0 & ~ZMM_UPPER}, UP_TO_AVX2},
+    {"XCR0 without zmm16 to zmm31", {INTEL, LEAF1, LEAF7, 0, BF16, XCR0 & ~ZMM_MORE}, UP_TO_AVX2},
+    {"XCR0 with zmm, without ymm", {INTEL, LEAF1, LEAF7, 0, 0, X87 | SSE | OPMASK | ZMM_UPPER | ZMM_MORE}, 0},
+    {"XCR0 without tiles", {INTEL, LEAF1, LEAF7, EDX, BF16, XCR0 & ~TILE_DATA}, ALL & ~ATTN_CPU_AMX},
+    {"XCR0 without their shapes", {INTEL, LEAF1, LEAF7, EDX, BF16, XCR0 & ~TILE_SHAPES}, ALL & ~ATTN_CPU_AMX},
+    {"leaf 7 alone", {INTEL, 0, LEAF7, EDX, BF16, XCR0}, 0},
 };
 
 static void decode(void **state)
@@ -76,20 +107,24 @@ static void decode(void **state)
     }
 }
 
-/* Each bit that is looked at matters, and no other does. */
+/* Each bit that is looked at matters, and no other does; of the vendor every one. */
 static void one_bit(void **state)
 {
     (void)state;
     for (int bit = 0; bit < 64; bit++) {
-        const attn_cpuid all = {LEAF1, LEAF7, XCR0};
+        const attn_cpuid all = {AMD, LEAF1, LEAF7, EDX, BF16, XCR0};
         const uint64_t flip = (uint64_t)1 << bit;
-        attn_cpuid id[3] = {all, all, all};
-        const int matters[3] = {(LEAF1 & flip) != 0, (LEAF7 & flip) != 0, (XCR0 & ~X87 & flip) != 0};
-        id[0].leaf1_ecx ^= (uint32_t)flip;
-        id[1].leaf7_ebx ^= (uint32_t)flip;
-        id[2].xcr0 ^= flip;
-        for (int n = 0; n < 3; n++)
-            if ((attn_cpu_decode_features(&id[n]) != ALL) != matters[n]) fail_msg("bit %d of word %d", bit, n);
+        attn_cpuid id[6] = {all, all, all, all, all, all};
+        const int matters[6] = {bit < 32,          (LEAF1 & flip) != 0, (LEAF7 & flip) != 0,
+                                (EDX & flip) != 0, (BF16 & flip) != 0,  (XCR0 & ~X87 & flip) != 0};
+        id[0].leaf0_ebx ^= (uint32_t)flip;
+        id[1].leaf1_ecx ^= (uint32_t)flip;
+        id[2].leaf7_ebx ^= (uint32_t)flip;
+        id[3].leaf7_edx ^= (uint32_t)flip;
+        id[4].leaf7_1_eax ^= (uint32_t)flip;
+        id[5].xcr0 ^= flip;
+        for (int n = 0; n < 6; n++)
+            if ((attn_cpu_decode_features(&id[n]) != EVERY) != matters[n]) fail_msg("bit %d of word %d", bit, n);
     }
 }
 
@@ -102,20 +137,24 @@ unsigned attn_cpu_features(void) { return pretended; }
 static const struct {
     unsigned features;
     const char *best;
-    int avx2, avx512;
+    int avx2, avx512, bf16, amx;
 } choices[] = {
-    {0, "scalar", 0, 0},
+    {0, "scalar", 0, 0, 0, 0},
 #if defined(__x86_64__)
-    {ATTN_CPU_AVX2, "scalar", 0, 0},
-    {ATTN_CPU_FMA | ATTN_CPU_F16C, "scalar", 0, 0},
-    {ATTN_CPU_AVX2 | ATTN_CPU_FMA, "scalar", 0, 0},
-    {ATTN_CPU_AVX2 | ATTN_CPU_F16C, "scalar", 0, 0},
-    {UP_TO_AVX2, "avx2", 1, 0},
-    {ATTN_CPU_AVX512, "scalar", 0, 0},
-    {ALL & ~ATTN_CPU_FMA, "scalar", 0, 0},
-    {ALL & ~ATTN_CPU_F16C, "scalar", 0, 0},
-    {ALL & ~ATTN_CPU_AVX2, "scalar", 0, 0}, /* compilers take AVX2 for granted where AVX-512 is */
-    {ALL, "avx512", 1, 1},
+    {ATTN_CPU_AVX2, "scalar", 0, 0, 0, 0},
+    {ATTN_CPU_FMA | ATTN_CPU_F16C, "scalar", 0, 0, 0, 0},
+    {ATTN_CPU_AVX2 | ATTN_CPU_FMA, "scalar", 0, 0, 0, 0},
+    {ATTN_CPU_AVX2 | ATTN_CPU_F16C, "scalar", 0, 0, 0, 0},
+    {UP_TO_AVX2, "avx2", 1, 0, 0, 0},
+    {ATTN_CPU_AVX512, "scalar", 0, 0, 0, 0},
+    {UP_TO_AVX512 & ~ATTN_CPU_FMA, "scalar", 0, 0, 0, 0},
+    {UP_TO_AVX512 & ~ATTN_CPU_F16C, "scalar", 0, 0, 0, 0},
+    {UP_TO_AVX512 & ~ATTN_CPU_AVX2, "scalar", 0, 0, 0, 0}, /* compilers take AVX2 for granted where AVX-512 is */
+    {UP_TO_AVX512, "avx512", 1, 1, 0, 0},
+    {UP_TO_AVX512 | ATTN_CPU_AVX512_BF16, "avx512", 1, 1, 1, 0}, /* Intel's: slower than avx512 */
+    {UP_TO_AVX512 | ATTN_CPU_AVX512_BF16 | ATTN_CPU_FAST_BF16, "avx512bf16", 1, 1, 1, 0},
+    {UP_TO_AVX512 | ATTN_CPU_AMX, "avx512", 1, 1, 0, 0},
+    {ALL, "amx", 1, 1, 1, 1},
 #endif
 };
 
@@ -136,6 +175,8 @@ static void find_levels(void **state)
         expect_level("scalar", 1);
         expect_level("avx2", choices[n].avx2);
         expect_level("avx512", choices[n].avx512);
+        expect_level("avx512bf16", choices[n].bf16);
+        expect_level("amx", choices[n].amx);
         expect_level("avx", 0);
         expect_level("avx5120", 0);
         expect_level("", 0);
@@ -183,7 +224,8 @@ static void plans(void **state)
     (void)state;
     for (size_t n = 0; n < sizeof choices / sizeof *choices; n++) {
         pretended = choices[n].features;
-        if (strcmp(choices[n].best, "scalar") && (pretended & ~here)) { /* a plan asks the level, in its instructions */
+        if (strcmp(choices[n].best, "scalar") &&
+            (pretended & ~(here | ATTN_CPU_FAST_BF16))) { /* a plan asks the level, in its instructions */
             print_message("SKIP: plans of %s: this processor lacks it\n", choices[n].best);
             continue;
         }
@@ -199,6 +241,10 @@ static void plans(void **state)
         }
         if (choices[n].avx512) expect_plan("isa=avx512", "avx512");
         else expect_refused("isa=avx512");
+        if (choices[n].bf16) expect_plan("isa=avx512bf16", "avx512bf16");
+        else expect_refused("isa=avx512bf16");
+        if (choices[n].amx) expect_plan("isa=amx", "amx");
+        else expect_refused("isa=amx");
     }
 }
 
@@ -207,7 +253,7 @@ static void this_processor(void **state)
 {
     (void)state;
     pretended = features_of_this_processor();
-    assert_int_equal(pretended & ~(unsigned)ALL, 0);
+    assert_int_equal(pretended & ~(unsigned)EVERY, 0);
     assert_int_equal(attn_cpu_best_level()->needs & ~pretended, 0);
 }
 
