@@ -10,18 +10,28 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#if defined(__x86_64__)
+#  include <cpuid.h>
+#  include <sys/syscall.h>
+#  include <unistd.h>
+#endif
 
 enum { RUNS_MAX = 256, RUNS_MIN = 3 };
 
 /* ---- arithmetic ------------------------------------------------------------------------------------------------- */
 
-/* Every level does x = x * b + a on many independent x, enough to fill the pipelines; x tends to a / (1 - b) = 1, so
- * that no number is ever special. Registers are named, so nothing can be folded or spilled. */
+/* Every level but amx does x = x * b + a on many independent x, enough to fill the pipelines; x tends to
+ * a / (1 - b) = 1, so that no number is ever special. Registers are named, so nothing can be folded or spilled. */
 static const float factor = 0.999f, addend = 0.001f;
+
+/* Turns of a loop in a run. A turn takes about twelve cycles, amx's 64, so a run takes some 2 ms: long beside a
+ * barrier, short beside a time slice. */
+enum { TURNS = 400000, TILE_TURNS = 40000 };
 
 struct level {
     const char *name; /* as attn_plan.isa has it */
     double flops;     /* of one turn of its loop */
+    int64_t turns;
     void (*run)(int64_t count);
     int (*is_there)(void);
 };
@@ -75,10 +85,62 @@ __attribute__((target("avx512f"))) static void multiply_add_avx512(int64_t count
 static int has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 static int has_avx512(void) { return __builtin_cpu_supports("avx512f"); }
 
+/* amx adds products of bf16 to float32: a tile is 16 rows of 64 bytes, and an instruction adds 32 products to each of
+ * 16 x 16 sums. Four tiles of sums hide its latency (52 cycles, one begins every 16); the operands, two left ones and
+ * two right ones, stay in their tiles. Compilers use no tile by themselves, so there is none to save. */
+enum { TILE_ROWS = 16, ROW_BYTES = 64, TILE_NUMBERS = 16 * 32, TILE_FLOPS = 16 * 16 * 32 * 2 };
+
+struct tile_shapes { /* 64 bytes, as LDTILECFG reads them */
+    uint8_t palette, first_row, reserved[14];
+    uint16_t row_bytes[16]; /* of the eight tiles; the rest is reserved */
+    uint8_t rows[16];
+};
+#  define EIGHT(x) x, x, x, x, x, x, x, x
+static const struct tile_shapes tile_shapes = {
+    .palette = 1, .row_bytes = {EIGHT(ROW_BYTES)}, .rows = {EIGHT(TILE_ROWS)}};
+_Static_assert(sizeof tile_shapes == 64, "the memory operand of LDTILECFG");
+
+#  define AMX_START \
+    "ldtilecfg %1\n\t" EACH("0,1,2,3", "tilezero %%tmm\\n") EACH("4,5,6,7", "tileloadd (%2,%3), %%tmm\\n")
+/* tdpbf16ps right, left, sums */
+#  define AMX_BODY                                                             \
+    "tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n\ttdpbf16ps %%tmm7, %%tmm4, %%tmm1\n\t" \
+    "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\ttdpbf16ps %%tmm7, %%tmm5, %%tmm3\n\t"
+
+/* The thread has the shapes and the tiles from here to the end of the run. */
+static void multiply_add_amx(int64_t count)
+{
+    uint16_t numbers[TILE_NUMBERS]; /* from 1 to 2: zeros might take less power */
+    for (int i = 0; i < TILE_NUMBERS; i++) numbers[i] = (uint16_t)(0x3f80 + i % 128);
+    __asm__ volatile(LOOP(AMX_START, AMX_BODY) "tilerelease"
+                     : "+r"(count)
+                     : "m"(tile_shapes), "r"(numbers), "r"((int64_t)ROW_BYTES), "m"(numbers)
+                     : "cc");
+}
+
+/* The processor has the instructions, the system saves the tiles, and this process may use them: Linux gives the
+ * permission to processes that ask. */
+static int has_amx(void)
+{
+#  if defined(SYS_arch_prctl)
+    enum { ECX_OSXSAVE = 27, EDX_AMX_BF16 = 22, EDX_AMX_TILE = 24, XCR0_TILES = 3 << 17 };
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    unsigned eax, ebx, ecx, edx, xcr0, high;
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !(ecx >> ECX_OSXSAVE & 1)) return 0;
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return 0;
+    if (!(edx >> EDX_AMX_BF16 & 1) || !(edx >> EDX_AMX_TILE & 1)) return 0;
+    __asm__ volatile("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
+    return (xcr0 & XCR0_TILES) == XCR0_TILES && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#  else
+    return 0;
+#  endif
+}
+
 static const struct level levels[] = {
-    {"scalar", 12 * 4 * 2, multiply_add_sse2, always},
-    {"avx2", 12 * 8 * 2, multiply_add_avx2, has_avx2},
-    {"avx512", 24 * 16 * 2, multiply_add_avx512, has_avx512},
+    {"scalar", 12 * 4 * 2, TURNS, multiply_add_sse2, always},
+    {"avx2", 12 * 8 * 2, TURNS, multiply_add_avx2, has_avx2},
+    {"avx512", 24 * 16 * 2, TURNS, multiply_add_avx512, has_avx512},
+    {"amx", 4 * TILE_FLOPS, TILE_TURNS, multiply_add_amx, has_amx},
 };
 
 #else
@@ -104,14 +166,11 @@ static void multiply_add_portable(int64_t count)
     (void)sink;
 }
 
-static const struct level levels[] = {{"scalar", 12 * 4 * 2, multiply_add_portable, always}};
+static const struct level levels[] = {{"scalar", 12 * 4 * 2, TURNS, multiply_add_portable, always}};
 
 #endif
 
 enum { LEVELS = sizeof levels / sizeof *levels };
-/* Of its loop in a run. A turn takes about twelve cycles everywhere, so a run takes some 2 ms: long beside a barrier,
- * short beside a time slice. */
-enum { TURNS = 400000 };
 
 const char *bench_peak_level(int n)
 {
@@ -133,12 +192,12 @@ static double multiply_add(const struct level *level, int threads)
             begin = cli_now();
             team = (double)omp_get_num_threads();
         }
-        level->run(TURNS);
+        level->run(level->turns);
 #pragma omp barrier
 #pragma omp master
         end = cli_now();
     }
-    return 1e-9 * level->flops * TURNS * team / (end - begin);
+    return 1e-9 * level->flops * (double)level->turns * team / (end - begin);
 }
 
 double bench_peak_fma(const char *isa, int threads, double seconds)

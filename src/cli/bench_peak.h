@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What this machine can do at most, measured: float32 arithmetic from registers, and reading memory. */
+ * What this machine can do at most, measured: arithmetic from registers, of float32 or on tiles of bf16, and reading
+ * memory. */
 #ifndef ATTN_CLI_BENCH_PEAK_H
 #define ATTN_CLI_BENCH_PEAK_H
 

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define BUDGET 1.5 /* also on the help page */
 #define BATCH 0.01 /* seconds of calls between two waits */
@@ -81,13 +82,19 @@ static int time_calls(struct bench_run *run, const struct bench_graph *graph, do
     return CLI_OK;
 }
 
+const char *bench_level(const struct bench_run *run)
+{
+    int tiles = run->c->dtype == ATTN_BF16 && run->c->kv_dtype == ATTN_BF16 && !run->c->backward;
+    return strcmp(run->plan.isa, "amx") == 0 && !tiles ? "avx512" : run->plan.isa;
+}
+
 /* Before each case, so that a drifting machine shows. */
 static int measure_ceilings(struct bench_run *run)
 {
     double seconds = bench_aside(run->options);
     if (run->host) return bench_copy_speed(run, &run->copy);
     if (run->plan.backend == ATTN_BACKEND_CUDA) return CLI_OK; /* copies there and back count too: none is known */
-    run->fma = bench_peak_fma(run->plan.isa, run->plan.threads, seconds);
+    run->fma = bench_peak_fma(bench_level(run), run->plan.threads, seconds);
     run->read = bench_peak_read(run->peak, run->plan.threads, seconds);
     return run->read > 0 ? CLI_OK : cli_fail(CLI_CANNOT, "out of memory for the ceiling of reading");
 }
@@ -112,7 +119,8 @@ struct bench_ceiling bench_ceiling_of(const struct bench_run *run)
 {
     if (run->copy > 0) return (struct bench_ceiling){"copy", "GB/s", run->copy, 1e-9 * run->bytes / run->copy};
     if (run->fma <= 0 || run->read <= 0) return (struct bench_ceiling){NULL, NULL, NAN, NAN};
-    struct bench_ceiling fma = {"fma_f32", "GFLOP/s", run->fma, 1e-9 * run->flops / run->fma};
+    const char *kind = strcmp(bench_level(run), "amx") == 0 ? "fma_bf16" : "fma_f32";
+    struct bench_ceiling fma = {kind, "GFLOP/s", run->fma, 1e-9 * run->flops / run->fma};
     struct bench_ceiling read = {"read", "GB/s", run->read, 1e-9 * run->bytes / run->read};
     return read.floor > fma.floor ? read : fma;
 }

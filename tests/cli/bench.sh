@@ -108,6 +108,14 @@ holds 'bench: machine' "$(sed -n 1p stdout)" 'machine   '
 holds 'bench: cores' "$(sed -n 1p stdout)" ' cores, '
 holds 'bench: build' "$(sed -n 2p stdout)" 'build     attn '
 holds 'bench: ceilings' "$(sed -n 3p stdout)" 'ceilings  1 thread: arithmetic scalar '
+# Tiles are a ceiling where the processor has them and the system permits them; the line is in order either way.
+levels=$(sed -n 3p stdout | grep -oE '(scalar|avx2|avx512|amx) [0-9]' | cut -d' ' -f1 | tr '\n' ' ')
+known="$(grep -m 1 '^flags' /proc/cpuinfo) "
+case "$levels" in
+  'scalar avx2 avx512 amx ') holds 'bench: the ceiling of tiles' "$known" ' amx_bf16 ' ;;
+  'scalar ' | 'scalar avx2 ' | 'scalar avx2 avx512 ') ;;
+  *) report no 'bench: the levels of the ceilings' "$levels" ;;
+esac
 holds 'bench: how' "$(sed -n 5p stdout)" 'forward on cpu: kernel forward_'
 tail -n +6 stdout > table
 same 'bench: rows' "$(wc -l < table) $(sed -n 2p table | cut -d' ' -f1) $(sed -n 3p table | cut -d' ' -f1)" \
@@ -124,20 +132,25 @@ steps() { # TEXT STATUS WORDS: the answers with N for numbers must be those in `
   same "steps: $1" "$status $(sed -E 's/:[0-9][0-9.e+-]*\}/:N}/' stdout | tail -n +2 | tr '\n' ' ')" "$2 $answers"
 }
 answers='{"ms":N} {"value":N} {"ms":N} {"value":N} ' steps 'all' 0 'run\nfma\nrun\nread\nquit\nrun\n'
+answers='{"ms":N} {"ms":N} ' steps 'so many calls' 0 'run 1\nrun 1000\n'
+for count in 0 -1 x 1.5 1000001 ''; do
+  answers='{"ms":N} ' steps "no number of calls: '$count'" 2 "run\nrun $count\nrun\n"
+  holds 'steps: no number of calls' "$(cat stderr)" 'attn: --steps: run: '
+done
 answers='{"ms":N} ' steps 'the end of the input, also within a line' 0 'run\r\nquit'
 answers='' steps 'nothing' 0 ''
 answers='{"ms":N} ' steps 'another word' 2 'run\nwalk\nrun\n'
 same 'steps: another word' "$(cat stderr)" "attn: --steps: 'walk' is none of run, fma, read, quit"
 same 'steps: the case' "$(head -n 1 stdout | sed -E 's/"(kernel|isa)":"[a-z0-9_]*"/"\1":K/g; s/"device":"[a-z]*"/D/
-  s/(_bytes":)[0-9]+/\1W/')" \
+  s/(_bytes":)[0-9]+/\1W/; s/"level":"[a-z0-9]*"/L/')" \
   '{"op":"forward",D,"kernel":K,"isa":K,"dtype":"f32","kv_dtype":"f32","shape":{"batch":1,"heads_q":2,'\
 '"heads_kv":1,"seq_q":3,"seq_k":5,"head_dim":4,"head_dim_v":4},"causal":false,"v_in_k":false,"threads":1,'\
-'"flops":480,"bytes":160,"workspace_bytes":W,"verified":true}'
+'"flops":480,"bytes":160,"workspace_bytes":W,"verified":true,L}'
 # Each answer comes before the next word.
 coproc ATTN_STEPS { exec "$attn" "${small[@]}"; }
 pid=$ATTN_STEPS_PID line=
 read -r -t 60 line <&"${ATTN_STEPS[0]}"
-holds 'steps: the case comes first' "$line" '"verified":true}'
+holds 'steps: the case comes first' "$line" '"verified":true,"level":"'
 for word in run run; do
   line=
   echo $word >&"${ATTN_STEPS[1]}"
