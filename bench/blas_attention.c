@@ -147,6 +147,10 @@ static void attend(const problem *p, int b, int h, int heads, float *scores)
 static void forward(const problem *p)
 {
     int heads = p->grouped ? p->hq / p->hkv : 1, tasks = p->b * p->hq / heads;
+    if (tasks == 1) { /* waking a team would cost more than a small one takes */
+        attend(p, 0, 0, heads, p->scores[0]);
+        return;
+    }
 #pragma omp parallel for num_threads(p->threads) schedule(dynamic, 1)
     for (int task = 0; task < tasks; task++) {
         int head = task * heads;
@@ -223,20 +227,21 @@ static double relative_error(const problem *p)
 
 /* ---- The worker ------------------------------------------------------------------------------- */
 
-static double time_ms(const problem *p)
+/* Of one call, timed as so many. */
+static double time_ms(const problem *p, int calls)
 {
     struct timespec from, to;
     clock_gettime(CLOCK_MONOTONIC, &from);
-    forward(p);
+    for (int n = 0; n < calls; n++) forward(p);
     clock_gettime(CLOCK_MONOTONIC, &to);
-    return (double)(to.tv_sec - from.tv_sec) * 1e3 + (double)(to.tv_nsec - from.tv_nsec) * 1e-6;
+    return ((double)(to.tv_sec - from.tv_sec) * 1e3 + (double)(to.tv_nsec - from.tv_nsec) * 1e-6) / calls;
 }
 
 static double best_ms(problem *p, bool grouped)
 {
     p->grouped = grouped;
-    double best = time_ms(p);
-    for (int n = 0; n < 3; n++) best = fmin(best, time_ms(p));
+    double best = time_ms(p, 1);
+    for (int n = 0; n < 3; n++) best = fmin(best, time_ms(p, 1));
     return best;
 }
 
@@ -273,8 +278,9 @@ int main(int argc, char **argv)
            error < 1e-5 ? "true" : "false", error);
     fflush(stdout);
     char line[32];
-    while (fgets(line, sizeof line, stdin) && strcmp(line, "run\n") == 0) {
-        printf("{\"ms\": %.6f}\n", time_ms(&p));
+    while (fgets(line, sizeof line, stdin) && strncmp(line, "run", 3) == 0) {
+        int calls = atoi(line + 3);
+        printf("{\"ms\": %.6f}\n", time_ms(&p, calls > 1 ? calls : 1));
         fflush(stdout);
     }
     return 0;

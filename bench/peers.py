@@ -3,6 +3,7 @@
 """Measures attn's CPU forward side by side with PyTorch, ONNX Runtime and an unfused OpenBLAS.
 
     bench/peers.py --attn build/release/attn --threads 16 --json out.json --table
+    bench/peers.py --suite hardware --table
     bench/peers.py --sweep --json sweep.json --plot sweep.png sweep.svg
     bench/peers.py --from out.json --table
 
@@ -22,7 +23,7 @@ import peers_case
 import peers_judge
 import peers_report
 import peers_sweep
-from peers_process import PEERS, WorkerError, start_attn, start_peer
+from peers_process import PEERS, WorkerError, peers_of, start_attn, start_peer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -46,19 +47,26 @@ def options_of(argv):
     parser.add_argument("--cases", type=words, metavar="LIST",
                         help="NAME or NAME:DTYPE, separated by commas; default: " +
                         ",".join(row[0] for row in peers_case.TABLE))
+    parser.add_argument("--suite", metavar="NAME", help=f"{', '.join(peers_case.SUITES)}: a list of cases, of which "
+                        "--cases and --dtypes leave only some")
     parser.add_argument("--dtypes", type=words, metavar="LIST",
-                        help="f32, f16, bf16; default: f32 for prefill, all for decoding")
+                        help="f32, f16, bf16, q8_0; default: those of the case, of a sweep f32")
     parser.add_argument("--peers", type=words, default=list(PEERS), metavar="LIST", help="default: " + ",".join(PEERS))
     parser.add_argument("--threads", type=int, metavar="N", help="default: one a CPU of this process")
     parser.add_argument("--cpus", type=cpu_list, metavar="LIST",
                         help="where all contestants run, such as 0-7; default: the last N of this process")
     parser.add_argument("--minutes", type=float, default=10, metavar="M", help="at most, for one ratio; default: 10")
+    parser.add_argument("--no-fallback", action="store_true",
+                        help="one thread does not decide what all threads did not")
     parser.add_argument("--sweep", action="store_true", help="throughput over sequence length instead of the cases")
     parser.add_argument("--dims", type=words, default=["128"], metavar="LIST",
                         help="head sizes of the sweep; default: 128")
+    parser.add_argument("--lengths", type=words, default=["256", "512", "1024", "2048", "4096", "8192"], metavar="LIST",
+                        help="of its sequences; default: 256 to 8192")
     parser.add_argument("--machine", metavar="TEXT", help="what to call this machine; default: what the kernel says")
     parser.add_argument("--json", metavar="FILE", help="everything measured, rewritten after each case")
-    parser.add_argument("--from", dest="source", metavar="FILE", help="measure nothing, take such a file")
+    parser.add_argument("--from", dest="sources", nargs="+", metavar="FILE",
+                        help="measure nothing, take such files, all of one machine")
     parser.add_argument("--table", action="store_true", help="Markdown at the end")
     parser.add_argument("--plot", nargs="+", metavar="FILE", help="of a sweep: .png, .svg; needs matplotlib")
     options = parser.parse_args(argv)
@@ -66,9 +74,12 @@ def options_of(argv):
     if unknown:
         parser.error(f"no peer is called {unknown[0]}")
     try:
-        options.chosen = peers_case.choose(options.cases, options.dtypes)
+        options.chosen = (peers_case.choose_of_suite(options.suite, options.cases, options.dtypes) if options.suite else
+                          peers_case.choose(options.cases, options.dtypes))
     except ValueError as error:
         parser.error(str(error))
+    if options.sweep and not set(options.dtypes or []) <= set(peers_case.BYTES):
+        parser.error(f"--sweep takes {', '.join(peers_case.BYTES)}")
     return options
 
 
@@ -115,8 +126,11 @@ class Run:
             "command": shlex.join(["bench/peers.py"] + sys.argv[1:]), "results": [], "sweep": [],
         }
 
-    def ceiling(self, kind, threads):
-        return self.ceilings.setdefault((kind, threads), peers_judge.Ceiling(kind))
+    def ceiling(self, case, threads, head):
+        """That of the case; arithmetic has one for each level, which attn's head says."""
+        kind = case.ceiling
+        level = peers_report.level_of(head) if kind == "fma" else None
+        return self.ceilings.setdefault((kind, level, threads), peers_judge.Ceiling(kind))
 
     def confine(self, threads):
         """All contestants inherit the CPUs of this process; it sleeps while they work. As text."""
@@ -137,11 +151,11 @@ class Run:
 def judge_peer(run, case, threads, ours, name):
     """The result of one ratio, as it goes into the file."""
     try:
-        peer = start_peer(name, case, threads)
+        peer = start_peer(name, case, threads, run.options.attn)
     except WorkerError as error:
         return {"missing": str(error)}
     try:
-        ceiling = run.ceiling(case.ceiling, threads)
+        ceiling = run.ceiling(case, threads, ours.head)
         repetitions = peers_judge.judge(ours, peer, ceiling, run.options.minutes * 60)
     except WorkerError as error:
         return {"missing": str(error)}
@@ -154,8 +168,8 @@ def judge_peer(run, case, threads, ours, name):
 def run_case(run, case, threads, peers):
     """Judges attn against the peers, prints the block and returns the peers that these threads do not decide."""
     cpus = run.confine(threads)
-    entry = {"case": case.name, "shape": case.shape, "causal": case.causal, "dtype": case.dtype, "threads": threads,
-             "cpus": cpus, "peers": {}}
+    entry = {"case": case.name, "shape": case.shape, "causal": case.causal, "dtype": case.dtype,
+             "v_in_k": case.v_in_k, "threads": threads, "cpus": cpus, "peers": {}}
     run.data["results"].append(entry)
     try:
         ours = start_attn(run.options.attn, case, threads)
@@ -164,7 +178,7 @@ def run_case(run, case, threads, peers):
         print(peers_report.block(entry), flush=True)
         return []
     entry["head"] = ours.head
-    for name in peers:
+    for name in peers_of(case, peers):
         print(f"{case.name} {case.dtype}, {peers_report.threads_of(threads)}: {name} ...", file=sys.stderr)
         entry["peers"][name] = judge_peer(run, case, threads, ours, name)
     ours.close()
@@ -176,11 +190,23 @@ def run_cases(run):
     for case in run.options.chosen:
         undecided = run_case(run, case, run.threads, run.options.peers)
         run.save()
-        if undecided and run.threads > 1:
+        if undecided and run.threads > 1 and not run.options.no_fallback:
             print(f"  fewer than {peers_judge.ENOUGH} steady repetitions against {', '.join(undecided)}: "
                   "one thread decides", flush=True)
             run_case(run, case, 1, undecided)
             run.save()
+
+
+def joined(parts):
+    """Several files as if one run had measured all of it."""
+    if len({part["machine"] for part in parts}) > 1:
+        sys.exit("peers.py: --from: the files are of different machines")
+    whole = dict(parts[0])
+    for key, between in (("date", ", "), ("attn", "; "), ("command", "; ")):
+        whole[key] = between.join(dict.fromkeys(part[key] for part in parts))
+    for key in ("results", "sweep"):
+        whole[key] = [entry for part in parts for entry in part[key]]
+    return whole
 
 
 def main():
@@ -190,8 +216,8 @@ def main():
             import peers_plot  # nothing else needs matplotlib
         except ImportError as error:
             sys.exit(f"peers.py: --plot: {error}")
-    if options.source:
-        data = json.loads(pathlib.Path(options.source).read_text(encoding="utf-8"))
+    if options.sources:
+        data = joined([json.loads(pathlib.Path(file).read_text(encoding="utf-8")) for file in options.sources])
     else:
         run = Run(options)
         data = run.data

@@ -15,6 +15,8 @@ FLOOR = 0.95
 ENOUGH = 15
 LONGEST_S = 2.0   # a repetition that takes longer is judged all the same, and said
 SHORTEST_MS = 50  # a shorter call is repeated within the repetition, until it takes this long
+TINY_MS, BATCH_MS = 0.1, 1  # calls under this are timed in batches of that, because each one after a wait finds
+                            # caches and branches cold
 
 
 @dataclasses.dataclass
@@ -53,6 +55,26 @@ def calls_for(ms):
     return max(1, min(200, round(SHORTEST_MS / max(ms, 1e-3))))
 
 
+def batch_for(ms):
+    return max(1, round(BATCH_MS / max(ms, 1e-4)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How one side fills its part of a repetition: `times` are taken, each of `batch` calls."""
+    times: int
+    batch: int = 1
+
+
+def plans_of(*workers):
+    """By the fastest of a few calls. Where one side is tiny, both go in batches."""
+    fastest = [min(worker.run() for _ in range(3)) for worker in workers]
+    if min(fastest) >= TINY_MS:
+        return [Plan(calls_for(ms)) for ms in fastest]
+    warm = [min(worker.run(batch_for(ms)) for _ in range(3)) for worker, ms in zip(workers, fastest)]
+    return [Plan(calls_for(ms * batch_for(ms)), batch_for(ms)) for ms in warm]
+
+
 class Ceiling:
     """One of the machine's ceilings and the best value that this run has seen of it."""
 
@@ -72,50 +94,56 @@ class Ceiling:
         return value
 
 
-def side_ms(worker, calls):
-    """Median of the calls; of many the first is not counted, which finds threads asleep and caches cold."""
-    if calls > 1:
-        worker.ask("run")
-    return statistics.median(worker.ask("run")["ms"] for _ in range(calls))
+def side_ms(worker, plan):
+    """ms of a call: the median; of many the first is not counted, which finds threads asleep and caches cold."""
+    if plan.times > 1:
+        worker.run(plan.batch)
+    return statistics.median(worker.run(plan.batch) for _ in range(plan.times))
 
 
-def repeat(ours, peer, ceiling, our_calls, peer_calls, clock=time.monotonic):
+def repeat(ours, peer, ceiling, our_plan, peer_plan, clock=time.monotonic):
     start = clock()
     before = ceiling.measure(ours)
-    our_ms = side_ms(ours, our_calls)
-    peer_ms = side_ms(peer, peer_calls)
+    our_ms = side_ms(ours, our_plan)
+    peer_ms = side_ms(peer, peer_plan)
     after = ceiling.measure(ours)
     return Repetition(before, our_ms, peer_ms, after, clock() - start)
 
 
 def judge(ours, peer, ceiling, seconds, enough=ENOUGH, clock=time.monotonic):
     """Repetitions until `enough` are kept or `seconds` are over; all of them."""
-    our_calls = calls_for(min(ours.ask("run")["ms"] for _ in range(3)))
-    peer_calls = calls_for(min(peer.ask("run")["ms"] for _ in range(3)))
+    our_plan, peer_plan = plans_of(ours, peer)
     ceiling.learn(ours)
     repetitions = []
     start = clock()
     while True:
-        repetitions.append(repeat(ours, peer, ceiling, our_calls, peer_calls, clock))
+        repetitions.append(repeat(ours, peer, ceiling, our_plan, peer_plan, clock))
         if len(kept(repetitions, ceiling.best)) >= enough or clock() - start >= seconds:
             return repetitions
 
 
-def summary(repetitions, best, enough=ENOUGH):
-    """What is printed of them. Times and ratio are those of the kept ones, or None."""
-    good = kept(repetitions, best)
-
+def middles(repetitions):
+    """Medians of these, the ratio with its quartiles; None of none."""
     def middle(values):
-        return statistics.median(values) if values else None
+        return statistics.median(values) if repetitions else None
 
+    return {
+        "ratio": quartiles([r.ratio for r in repetitions]),
+        "ours_ms": middle([r.ours for r in repetitions]),
+        "peer_ms": middle([r.peer for r in repetitions]),
+        "ceiling": middle([(r.before + r.after) / 2 for r in repetitions]),
+    }
+
+
+def summary(repetitions, best, enough=ENOUGH):
+    """What is printed of them. Times and ratio are those of the kept ones, or None; under "all" those of all."""
+    good = kept(repetitions, best)
     return {
         "taken": len(repetitions),
         "kept": len(good),
         "enough": len(good) >= enough,
-        "ratio": quartiles([r.ratio for r in good]),
-        "ours_ms": middle([r.ours for r in good]),
-        "peer_ms": middle([r.peer for r in good]),
-        "ceiling": middle([(r.before + r.after) / 2 for r in good]),
+        **middles(good),
+        "all": middles(repetitions),
         "best_ceiling": best,
         "seconds": statistics.median(r.seconds for r in repetitions),
     }

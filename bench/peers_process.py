@@ -2,8 +2,9 @@
 """The programs that peers.py compares, each a process that sleeps on its standard input until it is asked.
 
 A worker prints one line of JSON about itself when it is ready ({"error": why} if it cannot do the case), then answers
-"run" by doing the case once and {"ms": time}. It ends with its input. README.md has the keys.
+"run" by doing the case once, "run N" by doing it N times, and {"ms": time of one}. It ends with its input. README.md has the keys.
 """
+import dataclasses
 import json
 import os
 import pathlib
@@ -12,9 +13,12 @@ import subprocess
 import sys
 import tempfile
 
+from peers_case import BYTES
+
 HERE = pathlib.Path(__file__).resolve().parent
 PATIENCE_S = 600  # for any one answer; making the data and probing the variants of a slow rival is the longest
 PEERS = {"torch": "worker_torch.py", "onnxruntime": "worker_onnxruntime.py", "blas": "worker_blas.py"}
+ATTN_F16 = "attn, f16"
 
 
 class WorkerError(Exception):
@@ -51,6 +55,10 @@ class Worker:
         except WorkerError:
             self.close()
             raise
+
+    def run(self, calls=1):
+        """ms of one call, timed as so many."""
+        return self.ask("run" if calls == 1 else f"run {calls}")["ms"]
 
     def ask(self, word):
         try:
@@ -94,17 +102,34 @@ class Worker:
         self.stderr.close()
 
 
+def case_arguments(case, threads):
+    return (["--shape", case.shape_text, "--threads", str(threads)] + (["--causal"] if case.causal else []) +
+            (["--v-in-k"] if case.v_in_k else []))
+
+
 def start_attn(path, case, threads):
-    argv = [path, "bench", "--shape", case.shape_text, "--dtype", case.dtype, "--kv-dtype", case.dtype,
-            "--threads", str(threads), "--steps"] + (["--causal"] if case.causal else [])
-    worker = Worker("attn", argv, threads)
+    argv = [path, "bench", "--steps", "--device", "cpu", "--dtype", case.q_dtype, "--kv-dtype", case.dtype]
+    worker = Worker("attn", argv + case_arguments(case, threads), threads)
     if not worker.head.get("verified"):
         worker.close()
         raise WorkerError("attn's result is wrong")
     return worker
 
 
-def start_peer(name, case, threads):
-    argv = [sys.executable, str(HERE / PEERS[name]), "--shape", case.shape_text, "--dtype", case.dtype,
-            "--threads", str(threads)] + (["--causal"] if case.causal else [])
-    return Worker(name, argv, threads)
+def start_attn_f16(path, case, threads):
+    """attn once more, as the peer of its own quantised caches."""
+    worker = start_attn(path, dataclasses.replace(case, dtype="f16"), threads)
+    worker.head.update(version="attn", backend=worker.head["isa"])
+    return worker
+
+
+def peers_of(case, names):
+    """Those of `names` that may know the case: no other program here takes a cache of q8_0."""
+    return names if case.dtype in BYTES else [ATTN_F16]
+
+
+def start_peer(name, case, threads, attn):
+    if name == ATTN_F16:
+        return start_attn_f16(attn, case, threads)
+    argv = [sys.executable, str(HERE / PEERS[name]), "--dtype", case.dtype]
+    return Worker(name, argv + case_arguments(case, threads), threads)

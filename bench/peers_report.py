@@ -21,7 +21,7 @@ def digits(x):
 
 
 def case_of(entry):
-    return Case(entry["case"], *entry["shape"], entry["causal"], entry["dtype"])
+    return Case(entry["case"], *entry["shape"], entry["causal"], entry["dtype"], entry.get("v_in_k", False))
 
 
 def speed(case, ms):
@@ -31,6 +31,17 @@ def speed(case, ms):
 def ratio(result):
     low, middle, high = result["ratio"]
     return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def medians(result):
+    """Those of the kept repetitions, if there are none those of all; None without either."""
+    found = result if result.get("ratio") else result.get("all", {})
+    return found if found.get("ratio") else None
+
+
+def level_of(head):
+    """The instruction-set level whose products are the ceiling of attn's run."""
+    return head.get("level") or head.get("isa")
 
 
 def kernel_of_attn(head):
@@ -48,8 +59,26 @@ def threads_of(count):
 
 def best_judged(entry):
     """The result with the most kept repetitions, whose times of attn stand for attn; None without any."""
-    judged = [result for result in entry["peers"].values() if result.get("ratio")]
-    return max(judged, key=lambda result: result["kept"], default=None)
+    judged = [result for result in entry["peers"].values() if medians(result)]
+    return max(judged, key=lambda result: (result["kept"], result["taken"]), default=None)
+
+
+def share(case, entry):
+    """"83 % of 174 GFLOP/s (avx512)", or "" if nothing was judged."""
+    result = best_judged(entry)
+    if result is None:
+        return ""
+    found = medians(result)
+    of = f" ({level_of(entry['head'])})" if case.ceiling == "fma" else " of reading"
+    percent = case.rate(found["ours_ms"]) / found["ceiling"] * 100
+    return f"{percent:.0f} % of {digits(found['ceiling'])} {case.unit}{of}"
+
+
+def fastest(entry):
+    """Of the peers, as "1.23 (torch)": its time / attn's."""
+    found = {name: medians(result)["ratio"][1] for name, result in entry["peers"].items() if medians(result)}
+    name = min(found, key=found.get, default=None)
+    return f"{found[name]:.2f} ({name})" if found else ""
 
 
 def heading(data):
@@ -62,10 +91,8 @@ def heading(data):
 def our_line(case, entry):
     result = best_judged(entry)
     if result is None:
-        return f"no steady repetition; {kernel_of_attn(entry['head'])}"
-    share = case.rate(result["ours_ms"]) / result["ceiling"] * 100
-    return (f"{speed(case, result['ours_ms'])}, {share:.0f} % of the {case.ceiling} ceiling, "
-            f"{digits(result['ceiling'])}; {kernel_of_attn(entry['head'])}")
+        return f"not measured; {kernel_of_attn(entry['head'])}"
+    return f"{speed(case, medians(result)['ours_ms'])}, {share(case, entry)}; {kernel_of_attn(entry['head'])}"
 
 
 def peer_line(case, result):
@@ -74,10 +101,9 @@ def peer_line(case, result):
     counts = f"{result['kept']} of {result['taken']} kept" + ("" if result["enough"] else ", too few")
     if result["seconds"] > LONGEST_S:
         counts += f", {result['seconds']:.1f} s each"
-    if not result["ratio"]:
-        return f"{counts}; {rival(result['head'])}, {threads_of(result['head']['threads'])}"
-    return (f"{ratio(result)} x attn's time, {counts}; {speed(case, result['peer_ms'])}; {rival(result['head'])}, "
-            f"{threads_of(result['head']['threads'])}")
+    found = medians(result)
+    return (f"{ratio(found)} x attn's time{'' if result['kept'] else ' in all'}, {counts}; "
+            f"{speed(case, found['peer_ms'])}; {rival(result['head'])}, {threads_of(result['head']['threads'])}")
 
 
 def block(entry):
@@ -96,7 +122,7 @@ def sweep_line(entry):
     found = [f"{name} {digits(one['gflops'])}" for name, one in entry["contestants"].items()]
     lost = [f"{name} missing: {why}" for name, why in entry["missing"].items()]
     steady = f"{entry['steady']} of {len(entry['rounds'])} rounds steady"
-    return f"{entry['case']:<12} {', '.join(found + lost)} GFLOP/s; {steady}"
+    return f"{entry['case']:<12} {entry['dtype']:<4} {', '.join(found + lost)} GFLOP/s; {steady}"
 
 
 # ---- Markdown -----------------------------------------------------------------------------------------
@@ -106,17 +132,15 @@ def cell(case, result):
         return ""
     if "missing" in result:
         return "-"
-    if not result["ratio"]:
-        return f"0 of {result['taken']} kept"
-    mark = "" if result["enough"] else " (too few)"
-    return f"{digits(result['peer_ms'])} ms; {ratio(result)}, {result['kept']}/{result['taken']}{mark}"
+    found, mark = medians(result), "" if result["enough"] else " (too few)" if result["kept"] else " (all)"
+    return f"{digits(found['peer_ms'])} ms; {ratio(found)}, {result['kept']}/{result['taken']}{mark}"
 
 
 def our_cell(case, entry):
     if "missing" in entry:
         return "-"
     result = best_judged(entry)
-    return speed(case, result["ours_ms"]) if result else ""
+    return speed(case, medians(result)["ours_ms"]) if result else ""
 
 
 def legend(entries, name):
@@ -147,27 +171,41 @@ def markdown(data):
 
 def case_table(entries):
     names = list(dict.fromkeys(name for entry in entries for name in entry["peers"]))
-    lines = ["| case | type | threads | attn | " + " | ".join(names) + " |", "|---|---|--:|---|" + "---|" * len(names)]
+    heads = ["case", "B,Hq,Hkv,Sq,Sk,D,Dv", "type", "threads", "attn", "share of the ceiling", *names, "fastest peer / attn"]
+    lines = ["| " + " | ".join(heads) + " |", "|---|---|---|--:|---|---|" + "---|" * len(names) + "---|"]
     for entry in entries:
         case = case_of(entry)
-        cells = [case.name, case.dtype, str(entry["threads"]), our_cell(case, entry)]
-        cells += [cell(case, entry["peers"].get(name)) for name in names]
+        cells = [case.name, case.shape_text + (" causal" if case.causal else ""), case.dtype, str(entry["threads"]),
+                 our_cell(case, entry), share(case, entry)]
+        cells += [cell(case, entry["peers"].get(name)) for name in names] + [fastest(entry)]
         lines.append("| " + " | ".join(cells) + " |")
     places = dict.fromkeys(f"{threads_of(entry['threads'])} on CPUs {entry['cpus']}" for entry in entries)
-    lines += ["", "Of a peer: its median time; its time / attn's, median [quartiles] of the repetitions; kept / taken. "
+    lines += ["", "Of a peer: its median time; its time / attn's, median [quartiles] of the repetitions; kept / taken, where "
+              "none was kept of all that were taken. The ceiling is that of the same repetitions. "
               f"Every process was confined to its CPUs ({', '.join(places)}), its threads not bound further.", ""]
     for name in ["attn"] + names:
         lines += legend(entries, name)
     return lines
 
 
+def peak_of(entries):
+    """The best ceiling that the rounds of these saw."""
+    return max((r[side] for entry in entries for r in entry["rounds"] for side in ("before", "after")), default=0)
+
+
+def levels(entries):
+    """"f32 1,723 (avx512)" for each type."""
+    heads = {entry["dtype"]: entry["contestants"]["attn"]["head"] for entry in entries if "attn" in entry["contestants"]}
+    return [f"{dtype} {digits(peak_of([e for e in entries if e['dtype'] == dtype]))} ({level_of(head)})"
+            for dtype, head in heads.items()]
+
+
 def sweep_table(entries):
     names = list(dict.fromkeys(name for entry in entries for name in entry["contestants"]))
-    lines = ["| B,Hq,Hkv,Sq,Sk,D,Dv | mask | " + " | ".join(names) + " |", "|---|---|" + "--:|" * len(names)]
+    lines = ["| B,Hq,Hkv,Sq,Sk,D,Dv | type | mask | " + " | ".join(names) + " |", "|---|---|---|" + "--:|" * len(names)]
     for entry in entries:
         found = entry["contestants"]
         speeds = [digits(found[name]["gflops"]) if name in found else "-" for name in names]
-        shape = ",".join(str(n) for n in entry["shape"])
-        lines.append(f"| {shape} | {'causal' if entry['causal'] else 'none'} | " + " | ".join(speeds) + " |")
-    peak = max((r["before"] for entry in entries for r in entry["rounds"]), default=0)
-    return lines + ["", f"GFLOP/s, medians; {threads_of(entries[0]['threads'])}; FMA peak {digits(peak)}."]
+        words = [",".join(str(n) for n in entry["shape"]), entry["dtype"], "causal" if entry["causal"] else "none"]
+        lines.append("| " + " | ".join(words + speeds) + " |")
+    return lines + ["", f"GFLOP/s, medians; {threads_of(entries[0]['threads'])}; peak of {', '.join(levels(entries))}."]

@@ -4,6 +4,7 @@
 Rounds that the machine disturbed are left out if enough others remain. No ratio is judged here; that is what the
 cases are for.
 """
+import itertools
 import statistics
 import sys
 import time
@@ -24,26 +25,26 @@ def contestants(run, case):
     for name in ["attn"] + run.options.peers:
         try:
             workers[name] = (start_attn(run.options.attn, case, run.threads) if name == "attn" else
-                             start_peer(name, case, run.threads))
+                             start_peer(name, case, run.threads, run.options.attn))
         except WorkerError as error:
             missing[name] = str(error)
     return workers, missing
 
 
-def one_round(workers, calls, ceiling):
+def one_round(workers, plans, ceiling):
     """A ceiling, every contestant, the ceiling again; as {name: ms} with the ceilings as "before" and "after"."""
     times = {"before": ceiling.measure(workers["attn"])}
-    times.update((name, peers_judge.side_ms(worker, calls[name])) for name, worker in workers.items())
+    times.update((name, peers_judge.side_ms(worker, plans[name])) for name, worker in workers.items())
     times["after"] = ceiling.measure(workers["attn"])
     return times
 
 
 def rounds_of(workers, ceiling):
-    calls = {name: peers_judge.calls_for(worker.ask("run")["ms"]) for name, worker in workers.items()}
+    plans = {name: peers_judge.Plan(peers_judge.calls_for(worker.run())) for name, worker in workers.items()}
     ceiling.learn(workers["attn"])
     rounds, start = [], time.monotonic()
     while len(rounds) < ROUNDS and (not rounds or time.monotonic() - start < POINT_S):
-        rounds.append(one_round(workers, calls, ceiling))
+        rounds.append(one_round(workers, plans, ceiling))
     return rounds
 
 
@@ -52,7 +53,7 @@ def point(run, case):
     workers, missing = contestants(run, case)
     entry = {"case": case.name, "shape": case.shape, "causal": case.causal, "dtype": case.dtype,
              "threads": run.threads, "missing": missing, "contestants": {}, "rounds": []}
-    ceiling = run.ceiling("fma", run.threads)
+    ceiling = run.ceiling(case, run.threads, workers["attn"].head if "attn" in workers else {})
     try:
         entry["rounds"] = rounds_of(workers, ceiling) if "attn" in workers else []
     except WorkerError as error:
@@ -71,10 +72,10 @@ def point(run, case):
 def run_sweep(run):
     run.data["cpus"] = run.confine(run.threads)
     heads = max(8, run.threads)  # so that those who spread heads over threads can use all
-    for d in run.options.dims:
-        for causal in (False, True):
-            for case in peers_case.sweep(int(d), causal, heads):
-                print(f"{case.name} ...", file=sys.stderr)
-                run.data["sweep"].append(point(run, case))
-                print(peers_report.sweep_line(run.data["sweep"][-1]), flush=True)
-                run.save()
+    lengths = [int(n) for n in run.options.lengths]
+    rows = itertools.product(run.options.dtypes or ["f32"], run.options.dims, (False, True))
+    for case in itertools.chain(*(peers_case.sweep(int(d), causal, heads, dtype, lengths) for dtype, d, causal in rows)):
+        print(f"{case.name} {case.dtype} ...", file=sys.stderr)
+        run.data["sweep"].append(point(run, case))
+        print(peers_report.sweep_line(run.data["sweep"][-1]), flush=True)
+        run.save()

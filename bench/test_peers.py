@@ -4,8 +4,11 @@
 
 Needs Python's own library only."""
 import contextlib
+import importlib
 import io
+import math
 import sys
+import types
 import unittest
 from unittest import mock
 
@@ -38,11 +41,13 @@ class Pretender:
         self.name, self.ms, self.log, self.clock = name, ms, log, clock
         self.ceilings = list(ceilings)
 
+    def run(self, calls=1):
+        self.log.append((self.name, "run" if calls == 1 else f"run {calls}"))
+        self.clock.now += self.ms * 1e-3 * calls
+        return self.ms
+
     def ask(self, word):
         self.log.append((self.name, word))
-        if word == "run":
-            self.clock.now += self.ms * 1e-3
-            return {"ms": self.ms}
         self.clock.now += 0.15
         return {"value": self.ceilings.pop(0) if len(self.ceilings) > 1 else self.ceilings[0]}
 
@@ -96,6 +101,7 @@ class Statistics(unittest.TestCase):
     def test_summary_of_nothing_kept(self):
         found = peers_judge.summary([repetition(100, 50)], best=100)
         self.assertEqual((found["kept"], found["ratio"], found["ours_ms"]), (0, None, None))
+        self.assertEqual((found["all"]["ratio"], found["all"]["ceiling"]), ((2, 2, 2), 75))
 
 
 class Protocol(unittest.TestCase):
@@ -131,9 +137,18 @@ class Protocol(unittest.TestCase):
         self.assertEqual([peers_judge.calls_for(ms) for ms in (1000, 50, 25, 1, 0)], [1, 1, 2, 50, 200])
 
 
+    def test_both_sides_go_in_batches_where_one_is_tiny(self):
+        self.judge([100.0], ours_ms=0.002, peer_ms=0.25)
+        self.assertEqual(self.log[6:12], [("attn", "run 500")] * 3 + [("peer", "run 4")] * 3)
+        repetition = self.log[22:]
+        self.assertEqual(repetition[:53], [("attn", "fma")] + [("attn", "run 500")] * 51 + [("peer", "run 4")])
+        self.assertEqual(repetition[53:104], [("peer", "run 4")] * 50 + [("attn", "fma")])
+
+
 class OneThread(unittest.TestCase):
-    def run_cases(self, undecided):
-        options = mock.Mock(chosen=peers_case.choose(["p1k_d64"]), peers=["torch", "blas"], json=None)
+    def run_cases(self, undecided, no_fallback=False):
+        options = mock.Mock(chosen=peers_case.choose(["p1k_d64"]), peers=["torch", "blas"], json=None,
+                            no_fallback=no_fallback)
         run = mock.Mock(options=options, threads=16)
         with mock.patch.object(peers, "run_case", side_effect=[undecided, []]) as run_case, \
                 contextlib.redirect_stdout(io.StringIO()):
@@ -143,6 +158,7 @@ class OneThread(unittest.TestCase):
     def test_decides_what_all_threads_do_not(self):
         self.assertEqual(self.run_cases(["blas"]), [(16, ["torch", "blas"]), (1, ["blas"])])
         self.assertEqual(self.run_cases([]), [(16, ["torch", "blas"])])
+        self.assertEqual(self.run_cases(["blas"], no_fallback=True), [(16, ["torch", "blas"])])
 
 
 class Cases(unittest.TestCase):
@@ -160,6 +176,36 @@ class Cases(unittest.TestCase):
         self.assertAlmostEqual(decode.rate(1.0), 8 * 4096 * 256 * 2 / 1e6)
         prefill = peers_case.choose(["p1k_d64"])[0]
         self.assertEqual((prefill.ceiling, prefill.unit), ("fma", "GFLOP/s"))
+
+    def test_a_large_group_multiplies(self):
+        mla = peers_case.choose(["mla4k:f16"])[0]
+        self.assertEqual((mla.ceiling, mla.v_in_k), ("fma", True))
+        self.assertEqual(mla.kv_bytes, 4096 * 576 * 2)
+        self.assertEqual(mla.flops, 2 * 128 * 4096 * (576 + 512))
+
+    def test_quantised_keys(self):
+        case = peers_case.choose(["dec32k:q8_0"])[0]
+        self.assertEqual((case.q_dtype, case.kv_bytes), ("f32", 8 * 32768 * 256 // 32 * 34))
+        self.assertEqual(peers_case.choose(["dec32k:bf16"])[0].q_dtype, "bf16")
+        self.assertEqual(peers_process.peers_of(case, ["torch", "blas"]), [peers_process.ATTN_F16])
+        self.assertEqual(peers_process.peers_of(peers_case.choose(["dec4k"])[0], ["torch"]), ["torch"])
+
+    def test_suites(self):
+        def chosen(*arguments):
+            return [f"{case.name}:{case.dtype}" for case in peers_case.choose_of_suite("hardware", *arguments)]
+        self.assertEqual(chosen(), peers_case.SUITES["hardware"])
+        self.assertEqual(chosen(["dec32k", "tiny:f32"]), ["dec32k:f32", "dec32k:f16", "dec32k:bf16", "dec32k:q8_0", "tiny:f32"])
+        self.assertEqual(chosen(None, ["q8_0"]), ["dec32k:q8_0"])
+        for arguments in ("software",), ("hardware", ["p9k"]), ("hardware", None, ["f8"]), ("hardware", ["tiny:f16"]):
+            self.assertRaises(ValueError, peers_case.choose_of_suite, *arguments)
+
+    def test_a_ceiling_for_each_level(self):
+        run = peers.Run(mock.Mock(cpus=[0], threads=1, machine="M", attn="/no/such/program"))
+        f32, bf16, decode = peers_case.choose(["p1k_d64:f32", "p1k_d64:bf16", "dec4k:bf16"])
+        tiles, vectors = {"isa": "amx", "level": "amx"}, {"isa": "amx", "level": "avx512"}
+        self.assertIsNot(run.ceiling(bf16, 1, tiles), run.ceiling(f32, 1, vectors))
+        self.assertIs(run.ceiling(f32, 1, vectors), run.ceiling(f32, 1, {"isa": "avx512"}))
+        self.assertIs(run.ceiling(decode, 1, tiles), run.ceiling(decode, 1, vectors))
 
     def test_choosing(self):
         self.assertEqual([c.dtype for c in peers_case.choose(["dec4k"])], ["f32", "f16", "bf16"])
@@ -196,8 +242,110 @@ class Report(unittest.TestCase):
         self.assertIn("3 of 3 kept, too few", peers_report.block(self.entry(torch=self.result(some))))
         self.assertIn("0 of 2 kept, too few", peers_report.block(self.entry(torch=self.result(none))))
 
+    def test_the_table_of_a_machine(self):
+        torch = self.result([repetition(100, 100)] * 15)
+        blas = self.result([repetition(100, 50, peer=15.0)] * 2)
+        entry = self.entry(torch=torch, onnxruntime={"missing": "none"}, blas=blas)
+        row = peers_report.case_table([entry])[2]
+        rate = peers_report.digits(peers_report.case_of(entry).rate(10.0))
+        share = f"{peers_report.case_of(entry).rate(10.0):.0f} % of 100 GFLOP/s (avx2)"
+        self.assertEqual([cell.strip() for cell in row.split("|")[1:-1]], [
+            "p1k_d64", "1,16,16,1024,1024,64,64", "f32", "2", f"10 ms, {rate} GFLOP/s", share,
+            "20 ms; 2.00 [2.00, 2.00], 15/15", "-", "15 ms; 1.50 [1.50, 1.50], 0/2 (all)", "1.50 (blas)"])
+        entry["head"]["level"] = "avx512"
+        self.assertIn("GFLOP/s (avx512)", peers_report.case_table([entry])[2])
+
+    def test_the_peak_of_each_type_of_a_sweep(self):
+        def entry(dtype, level, peak):
+            head = {"isa": "amx", "level": level}
+            return {"case": "s256_d64", "shape": [1, 8, 8, 256, 256, 64, 64], "causal": False, "dtype": dtype, "threads": 2,
+                    "contestants": {"attn": {"gflops": 9.0, "head": head}}, "rounds": [{"before": 1.0, "after": peak}]}
+        entries = [entry("f32", "avx512", 100.0), entry("bf16", "amx", 900.0)]
+        self.assertEqual(peers_report.levels(entries), ["f32 100 (avx512)", "bf16 900 (amx)"])
+        self.assertIn("| 1,8,8,256,256,64,64 | bf16 | none | 9 |", peers_report.sweep_table(entries))
+
+    def test_files_are_joined(self):
+        parts = [{"machine": "M", "date": "D", "attn": "A", "command": f"C{n}", "results": [n], "sweep": []} for n in (1, 2)]
+        whole = peers.joined(parts)
+        self.assertEqual((whole["results"], whole["command"], whole["date"]), ([1, 2], "C1; C2", "D"))
+        parts[1]["machine"] = "N"
+        self.assertRaises(SystemExit, peers.joined, parts)
+
     def test_ranges(self):
         self.assertEqual(peers_report.ranges([5, 0, 1, 2]), "0-2,5")
+
+
+class Tensor:
+    """Of PyTorch's what worker_torch.py needs: shape and type."""
+
+    def __init__(self, *shape, dtype="f32"):
+        self.shape, self.dtype = shape, dtype
+
+    def float(self):
+        return Tensor(*self.shape, dtype="f32")
+
+    def to(self, dtype):
+        return Tensor(*self.shape, dtype=dtype)
+
+    def reshape(self, *shape):
+        assert math.prod(shape) == math.prod(self.shape)
+        return Tensor(*shape, dtype=self.dtype)
+
+    def transpose(self, a, b):
+        assert (a, b) == (-1, -2)
+        return Tensor(*self.shape[:-2], self.shape[-1], self.shape[-2], dtype=self.dtype)
+
+    def __getitem__(self, where):
+        return Tensor(*self.shape[:-1], len(range(self.shape[-1])[where[-1]]), dtype=self.dtype)
+
+    def __mul__(self, number):
+        return self
+
+    def __matmul__(self, other):
+        assert self.dtype == other.dtype and self.shape[-1] == other.shape[-2] and self.shape[:-2] == other.shape[:-2]
+        return Tensor(*self.shape[:-1], other.shape[-1], dtype=self.dtype)
+
+
+def pretended_sdpa(q, k, v, is_causal=False, enable_gqa=False):
+    assert q.dtype == k.dtype == v.dtype and q.shape[-1] == k.shape[-1] and k.shape[:-1] == v.shape[:-1]
+    assert enable_gqa or q.shape[1] == k.shape[1]
+    return Tensor(*q.shape[:-1], v.shape[-1], dtype=q.dtype)
+
+
+class Torch(unittest.TestCase):
+    def setUp(self):
+        names = ("torch", "torch.nn", "torch.nn.functional", "torch.utils", "torch.utils._python_dispatch")
+        modules = {name: types.ModuleType(name) for name in names}
+        modules["torch"].softmax = lambda x, axis: x
+        modules["torch"].nn = modules["torch.nn"]
+        modules["torch.nn"].functional = modules["torch.nn.functional"]
+        modules["torch.nn.functional"].scaled_dot_product_attention = pretended_sdpa
+        modules["torch.utils._python_dispatch"].TorchDispatchMode = object
+        patch = mock.patch.dict(sys.modules, modules)
+        patch.start()
+        self.addCleanup(patch.stop)
+        sys.modules.pop("worker_torch", None)
+        self.worker = importlib.import_module("worker_torch")
+        self.addCleanup(sys.modules.pop, "worker_torch")
+
+    def names(self, word):
+        """Of the ways to call it, each of which is tried."""
+        case = peers_case.choose([word])[0]
+        q, k, v = (Tensor(case.b, *sizes, dtype=case.dtype) for sizes in (
+            (case.hq, case.sq, case.d), (case.hkv, case.sk, case.d), (case.hkv, case.sk, case.dv)))
+        ways = self.worker.variants(case, q, k, v)
+        for make in ways.values():
+            out = make()()
+            self.assertEqual((out.shape, out.dtype), ((case.b, case.hq, case.sq, case.dv), case.dtype))
+        return list(ways)
+
+    def test_ways_to_call_it(self):
+        rows, products = "sdpa, groups as rows", "products, groups as rows"
+        wide = ", in float32"
+        self.assertEqual(self.names("p1k_d64"), ["sdpa"])
+        self.assertEqual(self.names("p1k_d64_c:f16"), ["sdpa", "sdpa" + wide])
+        self.assertEqual(self.names("bdec4k"), ["sdpa", rows, products])
+        self.assertEqual(self.names("mla4k:bf16"), ["sdpa", rows, rows + wide, products, products + wide])
 
 
 class Processes(unittest.TestCase):
@@ -211,6 +359,25 @@ class Processes(unittest.TestCase):
         self.assertEqual(worker.ask("run"), {"ms": 2.5})
         worker.close()
         self.assertIsNotNone(worker.process.returncode)
+
+    def test_a_word_for_so_many_calls(self):
+        worker = self.worker("print('{}', flush=True)\n"
+                             "for line in iter(input, 'end'): print('{\"ms\": %d}' % len(line), flush=True)")
+        self.assertEqual((worker.run(), worker.run(250)), (len("run"), len("run 250")))
+        worker.close()
+
+    def test_how_attn_is_called(self):
+        with mock.patch.object(peers_process, "Worker") as start:
+            start.return_value.head = {"verified": True, "isa": "avx2"}
+            mla, quantised = peers_case.choose(["mla4k:f16", "dec32k:q8_0"])
+            peers_process.start_attn("attn", mla, 2)
+            peers_process.start_attn("attn", quantised, 2)
+            peer = peers_process.start_peer(peers_process.ATTN_F16, quantised, 2, "attn")
+        calls = [" ".join(call.args[1]) for call in start.call_args_list]
+        self.assertIn("--dtype f16 --kv-dtype f16 --shape 1,128,1,1,4096,576,512 --threads 2 --v-in-k", calls[0])
+        self.assertIn("--dtype f32 --kv-dtype q8_0 --shape 1,32,8,1,32768,128,128 --threads 2", calls[1])
+        self.assertIn("--dtype f16 --kv-dtype f16 --shape 1,32,8,1,32768,128,128", calls[2])
+        self.assertEqual((peer.head["version"], peer.head["backend"]), ("attn", "avx2"))
 
     def test_reasons(self):
         for program, reason in (("print('{\"error\": \"no such thing\"}')", "no such thing"),

@@ -11,6 +11,7 @@ import sys
 import time
 
 from peers_case import Case
+from peers_judge import batch_for
 
 # Of the largest result; 16-bit results are rounded once, and their weights before the second product.
 TOLERANCE = {"f32": 1e-5, "f16": 5e-3, "bf16": 2e-2}
@@ -23,11 +24,12 @@ def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--shape", required=True, help="B,Hq,Hkv,Sq,Sk,D,Dv")
     parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--v-in-k", action="store_true")
     parser.add_argument("--dtype", default="f32")
     parser.add_argument("--threads", type=int, required=True)
     options = parser.parse_args()
     shape = [int(n) for n in options.shape.split(",")]
-    return Case("", *shape, options.causal, options.dtype), options.threads
+    return Case("", *shape, options.causal, options.dtype, options.v_in_k), options.threads
 
 
 def say(answer):
@@ -59,10 +61,12 @@ def relative_error(case, q, k, v, out, float64):
     return float(worst / largest) if np.isfinite(worst) else float("inf")
 
 
-def milliseconds(run):
+def milliseconds(run, calls=1):
+    """Of one call, timed as so many."""
     start = time.perf_counter()
-    run()
-    return (time.perf_counter() - start) * 1e3
+    for _ in range(calls):
+        run()
+    return (time.perf_counter() - start) * 1e3 / calls
 
 
 def reason(failure):
@@ -95,7 +99,8 @@ def serve(case, head, variants, check, kernel=lambda name, run: name):
         refuse("; ".join(f"{name}: {why}" for name, why in wrong.items()) or "no way to call it")
     rounds, start = [], time.monotonic()
     while len(rounds) < ROUNDS and (not rounds or time.monotonic() - start < ROUNDS_S):
-        rounds.append({name: milliseconds(run) for name, (run, _) in right.items()})
+        calls = {name: batch_for(rounds[0][name]) if rounds else 1 for name in right}
+        rounds.append({name: milliseconds(run, calls[name]) for name, (run, _) in right.items()})
     tried = {name: min(one[name] for one in rounds) for name in right}
     best = min(tried, key=tried.get)
     run, error = right.pop(best)
@@ -103,6 +108,7 @@ def serve(case, head, variants, check, kernel=lambda name, run: name):
     say({**head, "kernel": kernel(best, run), "verified": True, "relative_error": error, "tried": {**tried, **wrong}})
     gc.disable()
     for line in sys.stdin:
-        if line.strip() != "run":
+        word, _, calls = line.strip().partition(" ")
+        if word != "run":
             break
-        say({"ms": milliseconds(run)})
+        say({"ms": milliseconds(run, int(calls or 1))})

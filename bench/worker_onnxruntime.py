@@ -176,7 +176,7 @@ def main():
 
     q = normal(case.b, case.hq, case.sq, case.d)
     k = normal(case.b, case.hkv, case.sk, case.d)
-    v = normal(case.b, case.hkv, case.sk, case.dv)
+    v = copied(k[..., :case.dv]) if case.v_in_k else normal(case.b, case.hkv, case.sk, case.dv)
     head = {"version": f"ONNX Runtime {ort.__version__}", "backend": "CPU provider, MLAS", "threads": threads}
 
     def check(out):

@@ -71,7 +71,7 @@ if [ -n "$pack" ]; then
     cp -L "$library" "$pack/fallback/"
   done
   cp "$here/gpu_check.sh" "$here/check_choice.sh" "$pack/"
-  cp "$here"/../bench/{peers_cuda,peers_case,peers_torch,worker}.py "$pack/bench/"
+  cp "$here"/../bench/{peers_cuda,peers_case,peers_judge,peers_torch,worker}.py "$pack/bench/"
   LD_LIBRARY_PATH=$pack "$pack/attn" info | sed -n '1,2p'
   du -sh "$pack"
   exit 0
