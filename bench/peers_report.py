@@ -180,8 +180,8 @@ def case_table(entries):
         cells += [cell(case, entry["peers"].get(name)) for name in names] + [fastest(entry)]
         lines.append("| " + " | ".join(cells) + " |")
     places = dict.fromkeys(f"{threads_of(entry['threads'])} on CPUs {entry['cpus']}" for entry in entries)
-    lines += ["", "Of a peer: its median time; its time / attn's, median [quartiles] of the repetitions; kept / taken, where "
-              "none was kept of all that were taken. The ceiling is that of the same repetitions. "
+    lines += ["", "Of a peer: its median time; its time / attn's, median [quartiles] of the kept repetitions; kept / taken. "
+              "*All*: none was kept, and the medians are those of all. The ceiling is that of the same repetitions. "
               f"Every process was confined to its CPUs ({', '.join(places)}), its threads not bound further.", ""]
     for name in ["attn"] + names:
         lines += legend(entries, name)

@@ -146,6 +146,13 @@ same 'steps: the case' "$(head -n 1 stdout | sed -E 's/"(kernel|isa)":"[a-z0-9_]
   '{"op":"forward",D,"kernel":K,"isa":K,"dtype":"f32","kv_dtype":"f32","shape":{"batch":1,"heads_q":2,'\
 '"heads_kv":1,"seq_q":3,"seq_k":5,"head_dim":4,"head_dim_v":4},"causal":false,"v_in_k":false,"threads":1,'\
 '"flops":480,"bytes":160,"workspace_bytes":W,"verified":true,L}'
+# The level of the ceiling is the plan's, but at amx only the forward of bf16 is done on tiles.
+for how in '--dtype f32' '--dtype bf16' '--dtype bf16 --kv-dtype f16' '--dtype bf16 --backward'; do
+  good "steps: level, $how" bench --steps --shape 1,2,1,64,64,64 --threads 1 --device cpu $how < /dev/null
+  isa=$(grep -oP '"isa":"\K[a-z0-9]+' stdout)
+  [ "$isa" = amx ] && [ "$how" != '--dtype bf16' ] && isa=avx512
+  holds "steps: level, $how" "$(cat stdout)" "\"level\":\"$isa\"}"
+done
 # Each answer comes before the next word.
 coproc ATTN_STEPS { exec "$attn" "${small[@]}"; }
 pid=$ATTN_STEPS_PID line=

@@ -15,7 +15,7 @@ else
   same 'gpu_check.sh: packs' "$? $(cat stderr)" '0 '
   same 'gpu_check.sh: what is carried' "$(cd carried && echo * bench/*)" \
     'attn bench check_choice.sh fallback gpu_check.sh libattn.so.0 bench/peers_case.py bench/peers_cuda.py '\
-'bench/peers_torch.py bench/worker.py'
+'bench/peers_judge.py bench/peers_torch.py bench/worker.py'
   export ATTN_CUDA_DRIVER=$emulator
   small=(--quick --seconds 0 --filter merge/f32 --shapes '1,2,1,3,5,4:f16:causal 1,1,1,1,1,577:f32 1,1,1,2,3,4:f32')
   carried 'all is well' 0 "${small[@]}"
