@@ -148,21 +148,25 @@ class Run:
 
 # ---- Cases ------------------------------------------------------------------------------------------
 
-def judge_peer(run, case, threads, ours, name):
+def judge(run, case, threads, ours, peer):
     """The result of one ratio, as it goes into the file."""
+    ceiling = run.ceiling(case, threads, ours.head)
+    try:
+        repetitions = peers_judge.judge(ours, peer, ceiling, run.options.minutes * 60)
+    except WorkerError as error:
+        return {"missing": str(error)}
+    lines = [[r.before, r.ours, r.peer, r.after, r.seconds] for r in repetitions]
+    return {"head": peer.head, "repetitions": lines, **peers_judge.summary(repetitions, ceiling.best)}
+
+
+def judge_peer(run, case, threads, ours, name):
     try:
         peer = start_peer(name, case, threads, run.options.attn)
     except WorkerError as error:
         return {"missing": str(error)}
-    try:
-        ceiling = run.ceiling(case, threads, ours.head)
-        repetitions = peers_judge.judge(ours, peer, ceiling, run.options.minutes * 60)
-    except WorkerError as error:
-        return {"missing": str(error)}
-    finally:
-        peer.close()
-    lines = [[r.before, r.ours, r.peer, r.after, r.seconds] for r in repetitions]
-    return {"head": peer.head, "repetitions": lines, **peers_judge.summary(repetitions, ceiling.best)}
+    result = judge(run, case, threads, ours, peer)
+    peer.close()
+    return result
 
 
 def run_case(run, case, threads, peers):
@@ -181,6 +185,8 @@ def run_case(run, case, threads, peers):
     for name in peers_of(case, peers):
         print(f"{case.name} {case.dtype}, {peers_report.threads_of(threads)}: {name} ...", file=sys.stderr)
         entry["peers"][name] = judge_peer(run, case, threads, ours, name)
+    if all("missing" in result for result in entry["peers"].values()):
+        entry["alone"] = judge(run, case, threads, ours, ours)  # its share of the ceiling
     ours.close()
     print(peers_report.block(entry), flush=True)
     return [name for name, result in entry["peers"].items() if not result.get("enough", True)]

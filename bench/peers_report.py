@@ -59,7 +59,7 @@ def threads_of(count):
 
 def best_judged(entry):
     """The result with the most kept repetitions, whose times of attn stand for attn; None without any."""
-    judged = [result for result in entry["peers"].values() if medians(result)]
+    judged = [result for result in [*entry["peers"].values(), entry.get("alone", {})] if medians(result)]
     return max(judged, key=lambda result: (result["kept"], result["taken"]), default=None)
 
 
@@ -102,6 +102,8 @@ def peer_line(case, result):
     if result["seconds"] > LONGEST_S:
         counts += f", {result['seconds']:.1f} s each"
     found = medians(result)
+    if found is None:  # in a file of an older version
+        return f"{counts}; {rival(result['head'])}, {threads_of(result['head']['threads'])}"
     return (f"{ratio(found)} x attn's time{'' if result['kept'] else ' in all'}, {counts}; "
             f"{speed(case, found['peer_ms'])}; {rival(result['head'])}, {threads_of(result['head']['threads'])}")
 
@@ -133,6 +135,8 @@ def cell(case, result):
     if "missing" in result:
         return "-"
     found, mark = medians(result), "" if result["enough"] else " (too few)" if result["kept"] else " (all)"
+    if found is None:
+        return f"0 of {result['taken']} kept"
     return f"{digits(found['peer_ms'])} ms; {ratio(found)}, {result['kept']}/{result['taken']}{mark}"
 
 
