@@ -82,8 +82,18 @@ __attribute__((target("avx512f"))) static void multiply_add_avx512(int64_t count
                      : CLOBBER_26);
 }
 
+/* Pairs of bf16 to float32 sums; the zeros that registers hold take no more time than numbers. */
+#  define BF16_START "vpxord %%zmm24, %%zmm24, %%zmm24\n\t" EACH(LIST_24, "vmovaps %%zmm24, %%zmm\\n")
+#  define BF16_BODY EACH(LIST_24, "vdpbf16ps %%zmm24, %%zmm24, %%zmm\\n")
+
+__attribute__((target("avx512f"))) static void multiply_add_avx512bf16(int64_t count)
+{
+    __asm__ volatile(LOOP(BF16_START, BF16_BODY) "vzeroupper" : "+r"(count) : : CLOBBER_26);
+}
+
 static int has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 static int has_avx512(void) { return __builtin_cpu_supports("avx512f"); }
+static int has_avx512bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 
 /* amx adds products of bf16 to float32: a tile is 16 rows of 64 bytes, and an instruction adds 32 products to each of
  * 16 x 16 sums. Four tiles of sums hide its latency (52 cycles, one begins every 16); the operands, two left ones and
@@ -140,6 +150,7 @@ static const struct level levels[] = {
     {"scalar", 12 * 4 * 2, TURNS, multiply_add_sse2, always},
     {"avx2", 12 * 8 * 2, TURNS, multiply_add_avx2, has_avx2},
     {"avx512", 24 * 16 * 2, TURNS, multiply_add_avx512, has_avx512},
+    {"avx512bf16", 24 * 32 * 2, TURNS, multiply_add_avx512bf16, has_avx512bf16},
     {"amx", 4 * TILE_FLOPS, TILE_TURNS, multiply_add_amx, has_amx},
 };
 

@@ -109,10 +109,11 @@ holds 'bench: cores' "$(sed -n 1p stdout)" ' cores, '
 holds 'bench: build' "$(sed -n 2p stdout)" 'build     attn '
 holds 'bench: ceilings' "$(sed -n 3p stdout)" 'ceilings  1 thread: arithmetic scalar '
 # Tiles are a ceiling where the processor has them and the system permits them; the line is in order either way.
-levels=$(sed -n 3p stdout | grep -oE '(scalar|avx2|avx512|amx) [0-9]' | cut -d' ' -f1 | tr '\n' ' ')
+levels=$(sed -n 3p stdout | grep -oE '(scalar|avx2|avx512|avx512bf16|amx) [0-9]' | cut -d' ' -f1 | tr '\n' ' ')
 known="$(grep -m 1 '^flags' /proc/cpuinfo) "
 case "$levels" in
-  'scalar avx2 avx512 amx ') holds 'bench: the ceiling of tiles' "$known" ' amx_bf16 ' ;;
+  'scalar avx2 avx512 avx512bf16 amx ') holds 'bench: the ceiling of tiles' "$known" ' amx_bf16 ' ;;
+  'scalar avx2 avx512 avx512bf16 ') holds 'bench: the ceiling of bf16' "$known" ' avx512_bf16 ' ;;
   'scalar ' | 'scalar avx2 ' | 'scalar avx2 avx512 ') ;;
   *) report no 'bench: the levels of the ceilings' "$levels" ;;
 esac
@@ -146,11 +147,13 @@ same 'steps: the case' "$(head -n 1 stdout | sed -E 's/"(kernel|isa)":"[a-z0-9_]
   '{"op":"forward",D,"kernel":K,"isa":K,"dtype":"f32","kv_dtype":"f32","shape":{"batch":1,"heads_q":2,'\
 '"heads_kv":1,"seq_q":3,"seq_k":5,"head_dim":4,"head_dim_v":4},"causal":false,"v_in_k":false,"threads":1,'\
 '"flops":480,"bytes":160,"workspace_bytes":W,"verified":true,L}'
-# The level of the ceiling is the plan's, but at amx only the forward of bf16 is done on tiles.
+# The level of the ceiling is the plan's, but levels with products of bf16 do all else as avx512 does.
 for how in '--dtype f32' '--dtype bf16' '--dtype bf16 --kv-dtype f16' '--dtype bf16 --backward'; do
   good "steps: level, $how" bench --steps --shape 1,2,1,64,64,64 --threads 1 --device cpu $how < /dev/null
   isa=$(grep -oP '"isa":"\K[a-z0-9]+' stdout)
-  [ "$isa" = amx ] && [ "$how" != '--dtype bf16' ] && isa=avx512
+  case $how in
+    '--dtype f32' | *' f16') [ "$isa" = amx ] || [ "$isa" = avx512bf16 ] && isa=avx512 ;;
+  esac
   holds "steps: level, $how" "$(cat stdout)" "\"level\":\"$isa\"}"
 done
 # Each answer comes before the next word.
