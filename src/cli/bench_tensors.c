@@ -58,10 +58,8 @@ static int take(struct bench_run *run, double bytes, void **block)
 {
     run->taken_bytes += bytes;
     if (run->taken_bytes > run->memory_bytes) return fail_memory(run, run->taken_bytes);
-    int32_t gpu = bench_gpu(run->options);
-    if (!gpu) *block = cli_npy_alloc((size_t)bytes);
-    else if (attn_malloc(run->context, gpu, (size_t)bytes, block) != ATTN_OK) *block = NULL;
-    if (!*block) return fail_memory(run, run->taken_bytes);
+    if (attn_malloc(run->context, bench_gpu(run->options), (size_t)bytes, block) != ATTN_OK)
+        return fail_memory(run, run->taken_bytes);
     run->blocks[run->block_count++] = *block;
     return CLI_OK;
 }
@@ -280,9 +278,6 @@ int bench_open(struct bench_run *run)
 
 void bench_close(struct bench_run *run)
 {
-    for (int n = 0; n < run->block_count; n++) {
-        if (run->host) attn_free(run->context, run->blocks[n]);
-        else free(run->blocks[n]);
-    }
+    for (int n = 0; n < run->block_count; n++) attn_free(run->context, run->blocks[n]);
     run->block_count = 0;
 }

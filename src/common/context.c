@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #ifndef ATTN_BUILD_TEXT
 #  define ATTN_BUILD_TEXT "unknown build"
@@ -70,9 +71,20 @@ attn_status attn_device_get(int32_t index, attn_device_info *info)
 
 /* ---- context --------------------------------------------------------------------------------- */
 
+enum { HUGE_PAGE = 2 << 20, HUGE_FROM = 4 << 20 }; /* 4 MiB: a page too many for alignment is little then */
+
+/* Large blocks in huge pages, where the system gives them to those who ask: a core reads memory by 4 KiB pages up to a
+ * quarter slower. The end of a block, less than a huge page, stays in ordinary ones. */
 static void *default_alloc(void *user, size_t bytes, size_t align)
 {
     (void)user;
+#if defined(MADV_HUGEPAGE)
+    void *block;
+    if (bytes >= HUGE_FROM && posix_memalign(&block, HUGE_PAGE, bytes) == 0) {
+        madvise(block, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE); /* refused: ordinary pages */
+        return block;
+    }
+#endif
     return aligned_alloc(align, (bytes + align - 1) / align * align);
 }
 
