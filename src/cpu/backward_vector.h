@@ -263,9 +263,9 @@ static void dot_strip(int r0, int rows, const columns *c, int64_t size, const fl
 static void few_row_scores(const attn_cpu_block *w, const back_scratch *t, const columns *c)
 {
     const scratch few = {.q = t->few_q, .s = t->few_s, .d = t->d};
-    const char *keys[KEYS];
-    for (int n = 0; n < KEYS; n++) keys[n] = (const char *)(t->kt + n * t->d);
-    few_scores(ATTN_F32, w, &few, c, keys, (prefetch){keys, 0, 0});
+    few_rows keys = {.type = ATTN_F32, .factor = t->kt};
+    for (int n = 0; n < KEYS; n++) keys.row[n] = (const char *)(t->kt + n * t->d);
+    few_scores(w, &few, c, &keys, (prefetch){keys.row, 0, 0});
     for (int r = 0; r < w->rows; r++)
         memcpy(t->s + r * S_STRIDE + c->a0, t->few_s + r * STEP + c->a0, (size_t)(c->a1 - c->a0) * sizeof *t->s);
 }

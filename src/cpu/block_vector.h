@@ -12,18 +12,54 @@
 
 /* ---- rows in and out --------------------------------------------------------------------------- */
 
-/* Elements [0, n) of a row as floats, then zeros up to a multiple of W. */
+/* Elements d to d + W of a row by their factor: exactly what attn_read_row gives. */
+VECTOR vf widen_vector(int32_t type, const char *p, int64_t d, vf factor)
+{
+    vf x = vf_load_as(type, p, d);
+    if (type == ATTN_F8_E4M3) {
+        x = vf_mul(x, vf_set1(E4M3_UNIT));
+        x = vf_select_less(vf_set1(ATTN_F8_E4M3_MAX), vf_abs(x), vf_set1(NAN), x);
+    }
+    return is_float_type(type) ? x : vf_mul(factor, x);
+}
+
+/* Elements [0, n) of a row that begins at p as floats, then zeros up to a multiple of W. */
+ALWAYS_INLINE void widen_as(int32_t type, const char *p, float scale, int64_t n, float *x)
+{
+    const int64_t whole = n / W * W, bytes = type == ATTN_F16 || type == ATTN_BF16 ? 2 : 1;
+    vf factor = vf_set1(scale);
+    for (int64_t d = 0; d < whole; d += W) {
+        if (is_block_type(type) && d % ATTN_BLOCK == 0) {
+            const int64_t block = type == ATTN_Q8_0 ? ATTN_Q8_0_BYTES : ATTN_Q4_0_BYTES;
+            factor = vf_set1(attn_f16_to_f32(attn_load_u16(p + d / ATTN_BLOCK * block)));
+        }
+        vf_store(x + d, widen_vector(type, p, d, factor));
+    }
+    if (whole == n) return;
+    char last[2 * W] = {0};
+    memcpy(last, p + whole * bytes, (size_t)((n - whole) * bytes));
+    vf_store(x + whole, widen_vector(type, last, 0, factor));
+    for (int64_t d = n; d < whole + W; d++) x[d] = 0.0f;
+}
+
 static void widen_row(const attn_view *view, int64_t batch, int64_t h, int64_t row, int64_t n, float *x)
 {
-    if (view->dtype == ATTN_F16 || view->dtype == ATTN_BF16) {
-        int64_t offset = attn_row_offset(view, batch, h, row), whole = n / W * W;
-        const char *p = attn_element(view, offset);
-        for (int64_t d = 0; d < whole; d += W) vf_store(x + d, vf_load_as(view->dtype, p, d));
-        for (int64_t d = whole; d < n; d++) x[d] = attn_load_float(view, offset + d);
-    } else {
-        attn_read_row(view, batch, h, row, n, x);
+    if (n == 0) return; /* perhaps without memory */
+    const char *p = attn_element(view, attn_row_offset(view, batch, h, row));
+    const float scale = view->scale ? *attn_row_scale(view, batch, h, row) : 1.0f;
+    switch (view->dtype) {
+    case ATTN_F32:
+        memcpy(x, p, (size_t)n * sizeof *x);
+        for (int64_t d = n; d < attn_round_up(n, W); d++) x[d] = 0.0f;
+        break;
+    case ATTN_F16: widen_as(ATTN_F16, p, scale, n, x); break;
+    case ATTN_BF16: widen_as(ATTN_BF16, p, scale, n, x); break;
+    case ATTN_I8: widen_as(ATTN_I8, p, scale, n, x); break;
+    case ATTN_F8_E4M3: widen_as(ATTN_F8_E4M3, p, scale, n, x); break;
+    case ATTN_F8_E5M2: widen_as(ATTN_F8_E5M2, p, scale, n, x); break;
+    case ATTN_Q8_0: widen_as(ATTN_Q8_0, p, scale, n, x); break;
+    default: widen_as(ATTN_Q4_0, p, scale, n, x);
     }
-    for (int64_t d = n; d < attn_round_up(n, W); d++) x[d] = 0.0f;
 }
 
 static void store_row(const attn_view *view, int64_t offset, int64_t n, const float *o, float factor, float divisor)

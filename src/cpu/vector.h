@@ -47,14 +47,31 @@ VECTOR vf vf_tanh(vf x)
     return vf_copysign(vf_select_less(a, vf_set1(0.625f), near, far), x);
 }
 
-/* W floats of a row of type F32, F16 or BF16, from element d. `type` is a constant wherever it is called. */
+#define E4M3_UNIT 256.0f
+
+/* W elements of a row of any storage type from element d on, a multiple of W, without their factor. `type` is a constant
+ * wherever it is called. E4M3 is read as f16, whose bias is another: too small by E4M3_UNIT, NaN as 480. */
 VECTOR vf vf_load_as(int32_t type, const char *row, int64_t d)
 {
-    if (type == ATTN_F32) return vf_load((const float *)(const void *)row + d);
-    if (type == ATTN_F16) return vf_load_f16(row + 2 * d);
-    return vf_load_bf16(row + 2 * d);
+    const int64_t block = d / ATTN_BLOCK, e = d % ATTN_BLOCK;
+    switch (type) {
+    case ATTN_F32: return vf_load((const float *)(const void *)row + d);
+    case ATTN_F16: return vf_load_f16(row + 2 * d);
+    case ATTN_BF16: return vf_load_bf16(row + 2 * d);
+    case ATTN_I8: return vf_load_i8(row + d);
+    case ATTN_F8_E4M3: return vf_load_e4m3(row + d);
+    case ATTN_F8_E5M2: return vf_load_e5m2(row + d);
+    case ATTN_Q8_0: return vf_load_i8(row + block * ATTN_Q8_0_BYTES + 2 + e);
+    default: /* Q4_0 */
+        return vf_load_nibbles(row + block * ATTN_Q4_0_BYTES + 2 + e % (ATTN_BLOCK / 2), e < ATTN_BLOCK / 2 ? 0 : 4);
+    }
 }
 
+/* One case a storage type. */
+#define EACH_STORAGE(X) X(F32) X(F16) X(BF16) X(I8) X(F8_E4M3) X(F8_E5M2) X(Q8_0) X(Q4_0)
+
 ALWAYS_INLINE int is_float_type(int32_t type) { return type == ATTN_F32 || type == ATTN_F16 || type == ATTN_BF16; }
+
+ALWAYS_INLINE int is_block_type(int32_t type) { return type == ATTN_Q8_0 || type == ATTN_Q4_0; }
 
 #endif

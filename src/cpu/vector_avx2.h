@@ -25,6 +25,24 @@ VECTOR vf vf_load_bf16(const void *p)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
 }
+/* Codes of 8 bits. */
+VECTOR vf vf_load_i8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
+VECTOR vf vf_load_e5m2(const void *p)
+{
+    return _mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), _mm_loadl_epi64(p)));
+}
+VECTOR vf vf_load_e4m3(const void *p) /* see vf_load_as */
+{
+    __m128i h = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64(p)), 7); /* the sign twice */
+    return _mm256_cvtph_ps(_mm_and_si128(h, _mm_set1_epi16((short)0xbf80)));
+}
+/* The low nibbles of W bytes, or, with shift 4, the high ones; less 8. */
+VECTOR vf vf_load_nibbles(const void *p, int shift)
+{
+    __m256i x = _mm256_srl_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p)), _mm_cvtsi32_si128(shift));
+    x = _mm256_and_si256(x, _mm256_set1_epi32(15));
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(x, _mm256_set1_epi32(8)));
+}
 VECTOR void vf_store_f16(void *p, vf x)
 {
     _mm_storeu_si128(p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -74,17 +92,18 @@ VECTOR vf vf_exp2_scale(vf p, vf t, vf x)
 }
 VECTOR vf vf_round(vf x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
-/* Element n is the sum of the elements of x[n]. */
+/* Element n is the sum of the elements of x[n]. Each step adds the halves of pairs of vectors, one exchanged and one
+ * blended: blends run beside the multiply-adds of the next sums, exchanges do not. */
 VECTOR vf vf_totals(const vf x[8])
 {
-    vf half[2];
+    vf half[4], quarter[2];
+    for (int n = 0; n < 4; n++) /* low lanes: of x[n], high ones: of x[n + 4] */
+        half[n] = vf_add(_mm256_permute2f128_ps(x[n], x[n + 4], 0x21), _mm256_blend_ps(x[n], x[n + 4], 0xf0));
     for (int n = 0; n < 2; n++) {
-        vf a = vf_add(_mm256_unpacklo_ps(x[4 * n], x[4 * n + 1]), _mm256_unpackhi_ps(x[4 * n], x[4 * n + 1]));
-        vf b = vf_add(_mm256_unpacklo_ps(x[4 * n + 2], x[4 * n + 3]), _mm256_unpackhi_ps(x[4 * n + 2], x[4 * n + 3]));
-        __m256d c = _mm256_castps_pd(a), d = _mm256_castps_pd(b);
-        half[n] = vf_add(_mm256_castpd_ps(_mm256_unpacklo_pd(c, d)), _mm256_castpd_ps(_mm256_unpackhi_pd(c, d)));
+        const vf a = half[2 * n], b = half[2 * n + 1];
+        quarter[n] = vf_add(_mm256_shuffle_ps(a, b, 0x4e), _mm256_blend_ps(a, b, 0xcc));
     }
-    return vf_add(_mm256_permute2f128_ps(half[0], half[1], 0x20), _mm256_permute2f128_ps(half[0], half[1], 0x31));
+    return vf_add(_mm256_shuffle_ps(quarter[0], quarter[1], 0x88), _mm256_shuffle_ps(quarter[0], quarter[1], 0xdd));
 }
 
 /* x[i][j] <-> x[j][i] */

@@ -25,6 +25,23 @@ VECTOR vf vf_load_bf16(const void *p)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
 }
+/* Codes of 8 bits. */
+VECTOR vf vf_load_i8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
+VECTOR vf vf_load_e5m2(const void *p)
+{
+    return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128(p)), 8));
+}
+VECTOR vf vf_load_e4m3(const void *p) /* see vf_load_as */
+{
+    __m256i h = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(p)), 7); /* the sign twice */
+    return _mm512_cvtph_ps(_mm256_and_si256(h, _mm256_set1_epi16((short)0xbf80)));
+}
+/* The low nibbles of W bytes, or, with shift 4, the high ones; less 8. */
+VECTOR vf vf_load_nibbles(const void *p, int shift)
+{
+    __m512i x = _mm512_srl_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(p)), _mm_cvtsi32_si128(shift));
+    return _mm512_permutexvar_ps(x, vf_sub(vf_iota(), vf_set1(8.0f))); /* by the lowest 4 bits */
+}
 VECTOR void vf_store_f16(void *p, vf x)
 {
     _mm256_storeu_si256(p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
