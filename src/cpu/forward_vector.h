@@ -146,21 +146,41 @@ static void pack_keys(const attn_cpu_block *w, const scratch *t, const columns *
     }
 }
 
+/* Rows [from, to) to their places in the panels of V, a few panels at a time: the same row of all panels is a whole number
+ * of pages apart, more lines of one set than the L1 cache has. */
+ALWAYS_INLINE void pack_rows_as(int32_t type, const char *const *rows, int from, int to, int64_t dv, float *panels)
+{
+    for (int64_t d = 0; d < dv; d += 4 * W)
+        for (int n = from; n < to; n++)
+            for (int64_t e = d; e < d + 4 * W && e < dv; e += W)
+                vf_store(panels + e * STEP + n * W, vf_load_as(type, rows[n], e));
+}
+
+static void pack_rows(int32_t type, const char *const *rows, int from, int to, int64_t dv, float *panels)
+{
+    if (type == ATTN_F32) pack_rows_as(ATTN_F32, rows, from, to, dv, panels);
+    else if (type == ATTN_F16) pack_rows_as(ATTN_F16, rows, from, to, dv, panels);
+    else pack_rows_as(ATTN_BF16, rows, from, to, dv, panels);
+}
+
 /* Panels of V for the columns [c0, c1). */
 static void pack_values(const attn_cpu_block *w, const scratch *t, const columns *c)
 {
     const attn_view *v = &w->job->v;
-    const int direct = is_direct(v, w->job->head_dim_v);
     const char *rows[STEP];
-    if (direct) find_rows(w, v, c->key, c->c0, c->c1, rows);
-    for (int n = c->c0; n < c->c1; n++) {
-        float *panel = t->v + n * W;
-        if (!direct) {
-            widen_key(w, v, c->key + n, w->job->head_dim_v, t->row);
-            pack_row_as(ATTN_F32, (const char *)t->row, t->dv, STEP, panel);
-        } else {
-            pack_row(v->dtype, rows[n], t->dv, STEP, panel);
+    if (is_direct(v, w->job->head_dim_v)) {
+        find_rows(w, v, c->key, c->c0, c->c1, rows);
+        pack_rows(v->dtype, rows, c->c0, c->c1, t->dv, t->v);
+        return;
+    }
+    for (int n = c->c0; n < c->c1; n += W) {
+        const int end = c->c1 - n < W ? c->c1 : n + W;
+        for (int j = n; j < end; j++) {
+            float *row = t->row + (j - n) * t->dv;
+            widen_key(w, v, c->key + j, w->job->head_dim_v, row);
+            rows[j] = (const char *)row;
         }
+        pack_rows(ATTN_F32, rows, n, end, t->dv, t->v);
     }
 }
 
