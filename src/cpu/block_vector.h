@@ -103,7 +103,7 @@ static void find_rows(const attn_cpu_block *w, const attn_view *view, int64_t ke
 /* On Sapphire Rapids more lines can be on their way to L2 than to L1: 15 GB/s a thread against 11. */
 ALWAYS_INLINE void prefetch_to_l2(const char *p) { __builtin_prefetch(p, 0, 2); }
 
-/* Rows that kernels can load as they are; others are widened to float32 first. */
+/* Rows that packing can load as they are; others are widened to float32 first. */
 static int is_direct(const attn_view *view, int64_t n) { return is_float_type(view->dtype) && n % W == 0; }
 
 static void widen_query(const attn_cpu_block *w, int64_t r, float *x)

@@ -13,8 +13,8 @@
  * sum's order is the same for every cut into blocks; what a panel holds of keys outside the band is zero.
  *
  * Few rows (forward_few; decode): packing would cost more than it saves. Dot products along D with keys straight from the
- * caller's memory, up to 4 rows sharing each load; W sums are reduced together. During QK' the step's V is prefetched,
- * during PV the next step's K.
+ * caller's memory, codes becoming floats in registers, up to 4 rows sharing each load; W sums are reduced together. During
+ * QK' the step's V is prefetched, during PV the next step's K.
  *
  * Bytes, many rows of f32: a block of R rows reads Sk (D + Dv) 4 bytes of K and V and works 4 Sk R D flops: with R =
  * 504, D = Dv = 128 252 flops a byte. Few rows: K and V once, all heads of a group together.
@@ -41,8 +41,8 @@ enum {
 typedef struct scratch {
     float *q;      /* many: [tile][D][TILE_ROWS]; few: [rows][D'] */
     float *s;      /* [STRIP][STEP] */
-    float *k;      /* many: [STEP / W][D'][W]; few: widened rows [FEW_STEP][D'] */
-    float *v;      /* many: [Dv' / W][STEP][W]; few: widened rows [FEW_STEP][Dv'] */
+    float *k;      /* many: [STEP / W][D'][W]; few: factors, or widened rows [FEW_STEP][D'] */
+    float *v;      /* many: [Dv' / W][STEP][W]; few: the same of V */
     float *o;      /* [rows][Dv'] */
     float *row;    /* [W][max(D', Dv')] */
     float *m, *l;  /* [rows] */
