@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # mutants.sh BUILD_DIR [MUTANT...]: does the suite notice mistakes? For each deliberate mistake of mutants.txt,
-# mutants_vector.txt and mutants_backward.txt, or only for those named, builds the library with it and demands that `attn check` of
+# mutants_vector.txt, mutants_backward.txt and mutants_bf16.txt, or only for those named, builds the library with it and demands that `attn check` of
 # BUILD_DIR reports a failure (exit status 1), or names the case in which it crashed, against that library;
 # without any mistake it must pass. Works in BUILD_DIR/mutants.
 #
@@ -21,7 +21,7 @@ build=$(cd "${1:?usage: $0 BUILD_DIR [MUTANT...]}" && pwd)
 shift
 work=$build/mutants
 base=$work/base
-lists=("$here/mutants.txt" "$here/mutants_vector.txt" "$here/mutants_backward.txt")
+lists=("$here/mutants.txt" "$here/mutants_vector.txt" "$here/mutants_backward.txt" "$here/mutants_bf16.txt")
 check=${ATTN_CHECK:-$build/attn check --quick --fail-fast --device}
 seconds=${ATTN_CHECK_SECONDS:-300}
 cc=${CC:-cc}
@@ -176,6 +176,8 @@ for name in "${names[@]}"; do
   fi
   for file in $reached; do
     level=${file#src/cpu/level_}
+    # These two have avx512's text for all but what is theirs alone.
+    if [[ $level =~ ^(avx512bf16|amx)\.c$ && $reached == *level_avx512.c* ]]; then continue; fi
     try=${name%@*}@${level%.c}
     if [[ $name != *@* || $name = "$try" ]]; then tries+=("$try $file"); fi
   done
