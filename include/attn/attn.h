@@ -319,7 +319,8 @@ typedef struct attn_grads {
  * exec == NULL: the call returns when the result is there. Otherwise a CUDA call is put on `stream`
  * as given and returns at once, unless ATTN_EXEC_WAIT is set or a host tensor is staged; CPU calls
  * always return with the result. With a caller's workspace of the queried size a call without host tensors
- * allocates nothing and, on a GPU, does not synchronise. The workspace belongs to the call until its result
+ * allocates nothing and, on a GPU, does not synchronise; nor does a CPU call allocate that needs 48 KiB at
+ * most, which it takes from its caller's stack. The workspace belongs to the call until its result
  * is there; its content is scratch, and it lies in the memory of the device. While `stream` captures a graph,
  * host tensors, host lengths and a missing workspace are UNSUPPORTED; a stream of a context other than
  * the device's primary one is INVALID_ARGUMENT.

@@ -105,6 +105,17 @@ static attn_status prepare(const attn_context *ctx, attn_op op, const attn_probl
 typedef attn_status attn_run(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
                              const attn_exec *exec);
 
+enum { SMALL_WORKSPACE = 48 << 10 };
+
+/* A workspace on the stack: what small calls need costs them no allocation. */
+static __attribute__((noinline)) attn_status run_small(const attn_context *ctx, attn_run *body, const attn_job *job,
+                                                       attn_exec *exec, const attn_plan *plan)
+{
+    _Alignas(64) char workspace[SMALL_WORKSPACE];
+    exec->workspace = workspace;
+    return body(ctx, job, plan, exec);
+}
+
 /* The host's workspace comes from here, a GPU's from its backend. */
 static attn_status run(const attn_context *ctx, attn_run *body, const attn_job *job, attn_exec *exec,
                        const attn_plan *plan)
@@ -113,6 +124,7 @@ static attn_status run(const attn_context *ctx, attn_run *body, const attn_job *
         return attn_fail(ATTN_WORKSPACE_TOO_SMALL, "exec.workspace_bytes: %zu, this call needs %zu",
                          exec->workspace_bytes, plan->workspace_bytes);
     if (exec->workspace || plan->backend == ATTN_BACKEND_CUDA) return body(ctx, job, plan, exec);
+    if (plan->workspace_bytes <= SMALL_WORKSPACE) return run_small(ctx, body, job, exec, plan);
     exec->workspace = attn_context_alloc(ctx, plan->workspace_bytes);
     if (!exec->workspace)
         return attn_fail(ATTN_OUT_OF_MEMORY, "no host memory for a workspace of %zu bytes", plan->workspace_bytes);

@@ -82,6 +82,12 @@ ATTN_INLINE void attn_span_rows(const attn_span *s, int64_t b, int64_t *base, in
     *len = s->used ? s->used[b] : *room - start;
 }
 
+/* The most rows that a sequence can have, whatever length arrays hold: `max` is read from offsets unless it is given. */
+ATTN_INLINE int64_t attn_span_most(const attn_span *s, int64_t max)
+{
+    return s->offsets ? s->room : attn_min(s->room, max);
+}
+
 ATTN_INLINE attn_sequence attn_sequence_of(const attn_job *job, int64_t b)
 {
     attn_sequence s;

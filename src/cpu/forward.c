@@ -54,8 +54,7 @@ static int64_t block_count(const attn_cpu_level *level, int task_rows, int64_t r
 static int row_bound(const attn_context *ctx, const attn_cpu_level *level, const attn_job *job)
 {
     int most = level->task_rows(job, ctx->l2_bytes);
-    int64_t rows = attn_round_up(attn_max(1, job->max_q * job->group), level->row_step);
-    return (int)attn_min(most, rows);
+    return (int)attn_min(most, attn_max(1, attn_span_most(&job->q_span, job->max_q) * job->group));
 }
 
 /* Partial results that any lengths within these sizes can need, without reading length arrays. A double,
@@ -82,19 +81,29 @@ static int64_t partial_floats(const attn_job *job) { return job->head_dim_v + 2;
 
 static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
+/* Whether sequences of these sizes together are worth waking other threads. */
+static bool is_small(const attn_job *job, int64_t most_q, int64_t most_k)
+{
+    double products = (double)job->batch * (double)job->heads_q * (double)most_q * (double)most_k;
+    return products * (double)(job->head_dim + job->head_dim_v) < ATTN_CPU_SMALL;
+}
+
 attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan)
 {
     const attn_cpu_level *level = attn_cpu_choose_level(&ctx->force, "forward");
-    double partials = partial_bound(job, level->key_step) * (double)partial_floats(job) * sizeof(float);
-    double starts = (double)job->batch * sizeof(attn_cpu_start);
-    size_t scratch = (size_t)ctx->threads * level->scratch_bytes(job, row_bound(ctx, level, job));
-    if (!attn_job_is_empty(job)) {
+    if (!ctx->force.threads && is_small(job, job->max_q, job->max_k)) plan->threads = 1;
+    if (!attn_job_is_empty(job)) { /* whatever max_q and max_k say of threads today */
+        const int64_t most_q = attn_span_most(&job->q_span, job->max_q);
+        const int64_t most_k = attn_span_most(&job->kv_span, job->max_k);
+        const bool alone = !ctx->force.threads && is_small(job, most_q, most_k);
+        const size_t scratch = level->scratch_bytes(job, row_bound(ctx, level, job));
+        double partials = partial_bound(job, level->key_step) * (double)partial_floats(job) * sizeof(float);
+        double starts = (double)job->batch * sizeof(attn_cpu_start);
         if (partials + starts > 7e13)
             return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", partials + starts);
-        plan->workspace_bytes = aligned((size_t)starts) + aligned((size_t)partials) + scratch;
+        plan->workspace_bytes = aligned((size_t)starts) + aligned((size_t)partials);
+        plan->workspace_bytes += scratch * (alone ? 1 : (size_t)ctx->threads);
     }
-    double products = (double)job->batch * (double)job->heads_q * (double)job->max_q * (double)job->max_k;
-    if (products * (double)(job->head_dim + job->head_dim_v) < ATTN_CPU_SMALL && !ctx->force.threads) plan->threads = 1;
     plan->num_splits = (int32_t)piece_count(job, level->key_step, job->max_q, job->max_k);
     attn_cpu_name_plan(&ctx->force, "forward", level, plan);
     return ATTN_OK;

@@ -18,7 +18,8 @@
  *
  * Bytes, many rows of f32: a block of R rows reads Sk (D + Dv) 4 bytes of K and V and works 4 Sk R D flops: with R =
  * 504, D = Dv = 128 252 flops a byte. Few rows: K and V once, all heads of a group together.
- * Scratch of a thread, float32: Q [rows][D], O [rows][Dv], K and V of a step, S [STRIP][STEP], one panel of rows.
+ * Scratch of a thread, float32: Q [rows][D], O [rows][Dv], K and V of a step, S [STRIP][STEP], one panel of rows; less
+ * where a problem has fewer rows or keys.
  *
  * -inf: a row whose scores are all -inf keeps m = -inf and exponents are taken against 0, so it adds exact zeros.
  * NaN: a NaN score is passed over by the maximum but makes l, and so the row, NaN. */
@@ -49,18 +50,28 @@ typedef struct scratch {
     int64_t d, dv; /* D' and Dv': D and Dv rounded up to W; zeros there */
 } scratch;
 
+/* rows: of the block, or the most. What a problem of fewer keys than a step or of few rows cannot reach is left out. */
 static int64_t scratch_floats(const attn_job *job, int64_t rows, scratch *t, float *base)
 {
-    int64_t d = attn_round_up(job->head_dim, W), dv = attn_round_up(job->head_dim_v, W), floats = 0;
-    rows = attn_round_up(rows, ROW_STEP);
-    const int64_t size[8] = {rows * d,
-                             STRIP * STEP,
-                             STEP * d,
-                             STEP * dv,
+    const int64_t d = attn_round_up(job->head_dim, W), dv = attn_round_up(job->head_dim_v, W);
+    const int64_t most_keys = attn_span_most(&job->kv_span, job->max_k);
+    const int64_t keys = attn_min(STEP, attn_round_up(attn_max(most_keys, 1), W));
+    const bool few = attn_span_most(&job->q_span, job->max_q) * job->group <= FEW_ROWS; /* all blocks */
+    const int64_t few_keys = attn_min(FEW_STEP, keys);
+    const bool k_direct = is_direct(&job->k, job->head_dim), v_direct = is_direct(&job->v, job->head_dim_v);
+    int64_t floats = 0;
+    const int64_t size[8] = {few ? rows * d : attn_round_up(rows, TILE_ROWS) * d,
+                             attn_min(rows, STRIP) * STEP,
+                             !few       ? keys * d
+                             : k_direct ? 0
+                                        : few_keys * d,
+                             !few       ? (dv - W) * STEP + keys * W
+                             : v_direct ? 0
+                                        : few_keys * dv,
                              rows * dv,
-                             W * attn_max(d, dv),
-                             attn_round_up(rows, 16),
-                             attn_round_up(rows, 16)};
+                             few ? 0 : W * attn_max(d, dv),
+                             rows,
+                             rows};
     float **part[8] = {&t->q, &t->s, &t->k, &t->v, &t->o, &t->row, &t->m, &t->l};
     for (int n = 0; n < 8; n++) {
         if (base) *part[n] = base + floats;

@@ -5,8 +5,8 @@
  *     S = scale Q K'  ->  softcap, bias, ALiBi, mask  ->  m' = max(m, rowmax S)
  *     P = exp(S - m'), l = l exp(m - m') + rowsum P, O = O exp(m - m') + (keep P) V
  * Tile: Q_ROWS query rows (all heads of the group interleaved) x K_COLS keys.
- * Scratch of a thread, float32: Q [Q_ROWS][D], S [Q_ROWS][K_COLS], K' [D][K_COLS] transposed and
- * V [K_COLS][Dv'], O [Q_ROWS][Dv'], one row, m and l; Dv' is Dv rounded up to 16 (zeros). 426 KB at the
+ * Scratch of a thread, float32: Q [rows][D], S [rows][K_COLS], K' [D][K_COLS] transposed and
+ * V [K_COLS][Dv'], O [rows][Dv'], one row, m and l; Dv' is Dv rounded up to 16 (zeros). 426 KB at the
  * largest sizes (576, 512).
  * Each sum over keys is formed per tile and then added, in key order, so that l and a constant V see the
  * same roundings.
@@ -22,27 +22,19 @@ typedef struct scratch {
     float *q, *s, *k, *v, *o, *row, *m, *l;
 } scratch;
 
-static float *take(float **next, int64_t floats)
+/* Floats; fills *t unless base is NULL. rows: of the block, or the most. */
+static int64_t layout(const attn_job *job, int64_t rows, float *base, scratch *t)
 {
-    float *p = *next;
-    *next += attn_round_up(floats, 16); /* 64 bytes */
-    return p;
-}
-
-static scratch layout(const attn_job *job, float *base)
-{
-    int64_t d = job->head_dim, dv = attn_round_up(job->head_dim_v, LANES);
-    float *next = base;
-    scratch t;
-    t.q = take(&next, Q_ROWS * d);
-    t.s = take(&next, Q_ROWS * K_COLS);
-    t.k = take(&next, d * K_COLS);
-    t.v = take(&next, K_COLS * dv);
-    t.o = take(&next, Q_ROWS * dv);
-    t.row = take(&next, attn_max(d, dv));
-    t.m = take(&next, Q_ROWS);
-    t.l = take(&next, Q_ROWS);
-    return t;
+    const int64_t d = job->head_dim, dv = attn_round_up(job->head_dim_v, LANES);
+    const int64_t keys = attn_min(K_COLS, attn_span_most(&job->kv_span, job->max_k));
+    const int64_t size[8] = {rows * d, rows * K_COLS, d * K_COLS, keys * dv, rows * dv, attn_max(d, dv), rows, rows};
+    float **part[8] = {&t->q, &t->s, &t->k, &t->v, &t->o, &t->row, &t->m, &t->l};
+    int64_t floats = 0;
+    for (int n = 0; n < 8; n++) {
+        if (base) *part[n] = base + floats;
+        floats += attn_round_up(size[n], 16); /* 64 bytes */
+    }
+    return floats;
 }
 
 static int task_rows(const attn_job *job, size_t l2_bytes)
@@ -54,10 +46,8 @@ static int task_rows(const attn_job *job, size_t l2_bytes)
 
 static size_t scratch_bytes(const attn_job *job, int rows)
 {
-    (void)rows;
-    int64_t d = job->head_dim, dv = attn_round_up(job->head_dim_v, LANES);
-    int64_t floats = Q_ROWS * K_COLS + (Q_ROWS + K_COLS) * (d + dv) + attn_round_up(attn_max(d, dv), 16) + 2 * Q_ROWS;
-    return (size_t)attn_round_up(floats * (int64_t)sizeof(float), 64);
+    scratch unused;
+    return (size_t)layout(job, rows, NULL, &unused) * sizeof(float);
 }
 
 /* c[16] = sum over n of a[n] * b[n * stride + 0..15], each in order of n. A function of its own, with a row
@@ -181,7 +171,8 @@ static void accumulate_row(const scratch *t, int64_t dv, int r, int n, float shr
 static void forward(const attn_cpu_block *w, void *memory, attn_cpu_state *state)
 {
     const attn_job *job = w->job;
-    scratch t = layout(job, memory);
+    scratch t;
+    layout(job, w->rows, memory, &t);
     int64_t dv = attn_round_up(job->head_dim_v, LANES), first, end;
     *state = (attn_cpu_state){t.m, t.l, t.o, dv};
     for (int r = 0; r < w->rows; r++) {
@@ -231,6 +222,13 @@ typedef struct back_scratch {
     float *row;
     int64_t d, dv_size; /* D' and Dv': rounded up to LANES; zeros there */
 } back_scratch;
+
+static float *take(float **next, int64_t floats)
+{
+    float *p = *next;
+    *next += attn_round_up(floats, 16); /* 64 bytes */
+    return p;
+}
 
 static int64_t back_layout(const attn_job *job, float *base, back_scratch *t)
 {

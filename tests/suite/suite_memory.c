@@ -188,11 +188,38 @@ static void none_with_workspace(struct suite_check *check, const void *arg)
     suite_expect(check, counter.live == 0, "%d blocks were not released", counter.live);
 }
 
+/* On the CPU, calls that need little memory. */
+static void none_for_small(struct suite_check *check, const void *arg)
+{
+    const struct suite_case cases[] = {
+        {.q_type = ATTN_F32, .b = 1, .hq = 1, .hkv = 1, .sq = 16, .sk = 16, .d = 16, .seed = 22},
+        {.q_type = ATTN_F32, .b = 1, .hq = 8, .hkv = 8, .sq = 1, .sk = 64, .d = 64, .seed = 23},
+        {.q_type = ATTN_F16, .b = 2, .hq = 4, .hkv = 2, .sq = 3, .sk = 40, .d = 32, .mask = ATTN_CAUSAL, .seed = 24},
+    };
+    (void)arg;
+    for (size_t n = 0; n < sizeof cases / sizeof *cases && check->target->backend == ATTN_BACKEND_CPU; n++) {
+        struct counter counter = {0};
+        struct suite_built t;
+        struct suite_case c = cases[n];
+        suite_settle(&c);
+        attn_context *ctx = counted_context(check, &counter);
+        if (!ctx || !suite_expect(check, !suite_build(&t, &c), "no memory")) return;
+        attn_problem p = suite_problem(&t, check->target);
+        const int before = counter.calls;
+        suite_expect_status(check, attn_forward(ctx, &p, NULL), ATTN_OK, "attn_forward");
+        suite_expect(check, counter.calls == before, "case %zu: %d allocations", n, counter.calls - before);
+        suite_unbuild(&t);
+        attn_destroy(ctx);
+    }
+}
+
 static void refused(struct suite_check *check, const void *arg)
 {
     struct counter counter = {0}, empty = {.refuse = 1};
     struct suite_built t;
     struct suite_case c = decode_case();
+    c.b = 8, c.sq = 16; /* partial results of 0.2 MB: no small call */
+    suite_settle(&c);
     attn_config config = ATTN_CONFIG_INIT;
     attn_context *none = (attn_context *)&counter;
     (void)arg;
@@ -271,6 +298,7 @@ void suite_run_memory(struct suite *s)
     suite_each(s, 1, "memory/workspace-not-by-offsets", not_by_offsets, NULL);
     suite_each(s, 1, "memory/workspace-bounded", bounded, NULL);
     suite_each(s, 1, "memory/no-allocation-with-workspace", none_with_workspace, NULL);
+    suite_each(s, 1, "memory/no-allocation-of-small-calls", none_for_small, NULL);
     suite_each(s, 1, "memory/allocation-refused", refused, NULL);
     suite_each(s, 0, "memory/resident", resident, NULL);
 }
