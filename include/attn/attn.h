@@ -136,9 +136,9 @@ ATTN_API attn_status attn_device_get(int32_t index, attn_device_info *info);
  * "isa=scalar,threads=4". Keys: backend (auto, cpu, cuda, reference), isa (scalar, ...), kernel (a
  * name that attn_plan gives), splits (1 and up), threads (1 to 1024), stage (auto, never: a GPU that
  * would have to copy host tensors to itself answers UNSUPPORTED instead, and none is chosen for
- * them). The environment variable ATTN_FORCE takes the same words and is used for keys that `force` lacks.
- * `backend` in ATTN_FORCE applies only where the config says AUTO. An unknown key or value is
- * INVALID_ARGUMENT.
+ * them), numa (auto, never: one list of tasks for all NUMA nodes). The environment variable ATTN_FORCE takes the same words and is used for keys
+ * that `force` lacks. `backend` in ATTN_FORCE applies only where the config says AUTO. An unknown key or
+ * value is INVALID_ARGUMENT.
  *
  * Threads: a call uses an OpenMP team of num_threads, or the caller alone where the work is too small to
  * be worth waking it (threads=N in `force` is taken at its word). Called from inside a parallel region it

@@ -224,6 +224,7 @@ attn_status attn_create(const attn_config *given, attn_context **out)
     made.threads = force.threads ? force.threads : config.num_threads ? config.num_threads : host.cores;
     made.cores = host.cores;
     made.l2_bytes = host.l2_bytes;
+    attn_cpu_nodes(&made.nodes);
     attn_context *ctx = attn_context_alloc(&made, sizeof *ctx);
     if (!ctx) return attn_fail(ATTN_OUT_OF_MEMORY, "no memory for a context");
     *ctx = made;
@@ -235,8 +236,8 @@ attn_status attn_create(const attn_config *given, attn_context **out)
         }
     }
     attn_cpu_watch_forks();
-    attn_log(ctx, 2, "context: backend %s, %d threads on %d cores with %zu KiB of L2 cache each, %d NUMA nodes",
-             ctx->backend->name, ctx->threads, host.cores, host.l2_bytes / 1024, host.numa_nodes);
+    attn_log(ctx, 2, "context: backend %s, %d threads on %d cores with %zu KiB of L2 cache each, %d of %d NUMA nodes",
+             ctx->backend->name, ctx->threads, host.cores, host.l2_bytes / 1024, ctx->nodes.count, host.numa_nodes);
     *out = ctx;
     return ATTN_OK;
 }

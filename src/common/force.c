@@ -45,6 +45,15 @@ static attn_status parse_name(char *name, size_t room, const char *key, const ch
     return ATTN_OK;
 }
 
+/* One of two words. */
+static attn_status parse_word(bool *is_second, const char *first, const char *second, const char *key,
+                              const char *value, const char *source)
+{
+    *is_second = strcmp(value, second) == 0;
+    if (*is_second || strcmp(value, first) == 0) return ATTN_OK;
+    return attn_fail(ATTN_INVALID_ARGUMENT, "%s: %s=%s: expected %s or %s", source, key, value, first, second);
+}
+
 static attn_status parse_pair(attn_force *force, const char *key, const char *value, const char *source)
 {
     if (strcmp(key, "backend") == 0) return parse_backend(&force->backend, value, source);
@@ -52,13 +61,11 @@ static attn_status parse_pair(attn_force *force, const char *key, const char *va
     if (strcmp(key, "threads") == 0) return parse_count(&force->threads, ATTN_MAX_THREADS, key, value, source);
     if (strcmp(key, "isa") == 0) return parse_name(force->isa, sizeof force->isa, key, value, source);
     if (strcmp(key, "kernel") == 0) return parse_name(force->kernel, sizeof force->kernel, key, value, source);
-    if (strcmp(key, "stage") == 0) {
-        force->stage_never = strcmp(value, "never") == 0;
-        if (force->stage_never || strcmp(value, "auto") == 0) return ATTN_OK;
-        return attn_fail(ATTN_INVALID_ARGUMENT, "%s: stage=%s: expected auto or never", source, value);
-    }
+    if (strcmp(key, "stage") == 0) return parse_word(&force->stage_never, "auto", "never", key, value, source);
+    if (strcmp(key, "numa") == 0) return parse_word(&force->numa_never, "auto", "never", key, value, source);
     return attn_fail(ATTN_INVALID_ARGUMENT,
-                     "%s: unknown key \"%s\": expected backend, isa, kernel, splits, threads or stage", source, key);
+                     "%s: unknown key \"%s\": expected backend, isa, kernel, splits, threads, stage or numa", source,
+                     key);
 }
 
 attn_status attn_force_parse(attn_force *force, const char *words, const char *source)

@@ -28,7 +28,7 @@ enum { ATTN_MAX_THREADS = 1024 };
 typedef struct attn_force {
     int32_t backend;         /* attn_backend; AUTO: not forced */
     int32_t splits, threads; /* 0: not forced */
-    bool stage_never;
+    bool stage_never, numa_never;
     char isa[16];    /* level of the CPU; "": not forced, here and below */
     char family[16]; /* of GPU kernels, also by isa= */
     char kernel[64];
@@ -43,12 +43,24 @@ bool attn_kernel_is(const char *kernel, const char *word);
 
 typedef struct attn_backend_table attn_backend_table;
 
+/* NUMA nodes with cores of the cpu set. Memory without such cores belongs to the node whose cores it has, or to none. */
+enum { ATTN_MAX_NODES = 64, ATTN_MAX_CPUS = 2048, ATTN_MAX_MEMORIES = 256 };
+
+typedef struct attn_nodes {
+    int32_t count;                 /* 1 and up */
+    int32_t cores[ATTN_MAX_NODES]; /* of the cpu set, 1 and up */
+    int8_t of_cpu[ATTN_MAX_CPUS];  /* by the system's numbers; -1: none of these nodes */
+    int8_t of_memory[ATTN_MAX_MEMORIES];
+    bool real; /* of the machine that we run on, not one that hwloc was told of */
+} attn_nodes;
+
 struct attn_context {
     const attn_backend_table *backend;
     struct attn_cuda_state *cuda; /* NULL: a context that leaves GPUs alone */
     int32_t gpu;                  /* ordinal, in a context for one GPU */
     attn_force force;
     int32_t threads, cores;
+    attn_nodes nodes;
     size_t l2_bytes; /* of a core */
     uint32_t flags;
     void *(*alloc)(void *user, size_t bytes, size_t align);
@@ -159,6 +171,7 @@ typedef struct attn_host {
 } attn_host;
 
 attn_host attn_cpu_host(void);
+void attn_cpu_nodes(attn_nodes *nodes);
 
 /* Calls body(arg, task, thread) for every task of [0, tasks) on a team of at most `threads`, thread <
  * threads. Tasks are handed out in ascending order. One thread after a fork; OpenMP's own rules inside a

@@ -63,9 +63,9 @@ static char *add_text(char *at, const char *end, const char *part)
     return at;
 }
 
-void attn_cpu_name_plan(const attn_force *force, const char *operation, const attn_cpu_level *level, attn_plan *plan)
+void attn_cpu_name_plan(const attn_context *ctx, const char *operation, const attn_cpu_level *level, attn_plan *plan)
 {
-    const bool forced = force->isa[0] || level_of_kernel(force->kernel, operation);
+    const bool forced = ctx->force.isa[0] || level_of_kernel(ctx->force.kernel, operation);
     const char *kernel_end = plan->kernel + sizeof plan->kernel, *reason_end = plan->reason + sizeof plan->reason;
     char *at = add_text(plan->kernel, kernel_end, operation);
     at = add_text(at, kernel_end, "_");

@@ -3,9 +3,11 @@
  * order, folds pieces in key order, and writes rows. docs/semantics.md section 8 says why the cut may depend
  * on nothing but the sequence itself.
  *
- * Workspace: per thread the level's scratch; per sequence where its tasks and partial results start; and,
- * only for sequences cut into pieces, partial results [kv head][row][piece][Dv + 2] in float32. */
+ * Workspace: per thread the level's scratch; per sequence where its tasks and partial results start; with several NUMA
+ * nodes which of them each kv head of a sequence is dealt to; and, only for sequences cut into pieces, partial results
+ * [kv head][row][piece][Dv + 2] in float32. */
 #include "level.h"
+#include "nodes.h"
 #include "rows.h"
 
 enum {
@@ -19,6 +21,7 @@ typedef struct forward_call {
     uint64_t dropout_key;
     int task_rows;         /* most rows of a block */
     attn_cpu_start *start; /* [batch] */
+    attn_cpu_unit *unit;   /* [batch][heads_kv], where tasks are dealt to nodes */
     float *partials;
     char *scratch;
     size_t scratch_bytes; /* of a thread */
@@ -79,6 +82,14 @@ static double partial_bound(const attn_job *job, int key_step)
 
 static int64_t partial_floats(const attn_job *job) { return job->head_dim_v + 2; /* m, l, O */ }
 
+/* Lists of tasks by node, if the team can be on several. */
+static bool has_lists(const attn_context *ctx) { return ctx->nodes.count > 1 && !ctx->force.numa_never; }
+
+static double unit_bytes(const attn_context *ctx, const attn_job *job)
+{
+    return has_lists(ctx) ? (double)job->batch * (double)job->heads_kv * sizeof(attn_cpu_unit) : 0.0;
+}
+
 static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /* Whether sequences of these sizes together are worth waking other threads. */
@@ -99,13 +110,14 @@ attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, 
         const size_t scratch = level->scratch_bytes(job, row_bound(ctx, level, job));
         double partials = partial_bound(job, level->key_step) * (double)partial_floats(job) * sizeof(float);
         double starts = (double)job->batch * sizeof(attn_cpu_start);
-        if (partials + starts > 7e13)
-            return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", partials + starts);
-        plan->workspace_bytes = aligned((size_t)starts) + aligned((size_t)partials);
+        double units = unit_bytes(ctx, job), bytes = partials + starts + units;
+        if (bytes > 7e13) return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", bytes);
+        plan->workspace_bytes = aligned((size_t)starts) + aligned((size_t)units) + aligned((size_t)partials);
         plan->workspace_bytes += scratch * (alone ? 1 : (size_t)ctx->threads);
     }
     plan->num_splits = (int32_t)piece_count(job, level->key_step, job->max_q, job->max_k);
-    attn_cpu_name_plan(&ctx->force, "forward", level, plan);
+    attn_cpu_name_plan(ctx, "forward", level, plan);
+    if (plan->threads > 1 && has_lists(ctx)) strcat(plan->reason, "; a list of tasks for each NUMA node");
     return ATTN_OK;
 }
 
@@ -155,24 +167,17 @@ static int64_t find_sequence(const forward_call *call, int64_t task)
     return low;
 }
 
-static void run_block(void *arg, int64_t task, int32_t thread)
+/* block: counted from the last one, because causal ones at the end are longest. */
+static void run_block(const forward_call *call, const attn_cpu_start *start, int64_t hkv, int64_t block, int64_t piece,
+                      int32_t thread)
 {
-    const forward_call *call = arg;
     const attn_job *job = call->job;
     const attn_cpu_level *level = call->level;
-    attn_cpu_block w = {.job = job, .dropout_key = call->dropout_key};
-    const attn_cpu_start *start = &call->start[find_sequence(call, task)];
-    w.b = start->b;
+    attn_cpu_block w = {.job = job, .dropout_key = call->dropout_key, .b = start->b, .hkv = hkv};
     w.seq = attn_sequence_of(job, w.b);
+    const int64_t pieces = start->pieces, keys = piece_keys(job, level->key_step, w.seq.q_len, w.seq.k_len);
     int64_t rows = w.seq.q_len * job->group, each = block_rows(level, call->task_rows, rows);
-    int64_t blocks = block_count(level, call->task_rows, rows);
-    int64_t keys = piece_keys(job, level->key_step, w.seq.q_len, w.seq.k_len);
-    int64_t pieces = piece_count(job, level->key_step, w.seq.q_len, w.seq.k_len);
-
-    task -= start->task;
-    int64_t piece = task % pieces, block = blocks - 1 - task / pieces / job->heads_kv; /* causal: longest first */
-    w.hkv = task / pieces % job->heads_kv;
-    w.row = block * each;
+    w.row = (attn_ceil_div(rows, each) - 1 - block) * each;
     w.rows = (int)attn_min(each, rows - w.row);
     w.key = piece * keys;
     w.key_end = attn_min(w.key + keys, w.seq.k_len);
@@ -192,6 +197,80 @@ static void run_block(void *arg, int64_t task, int32_t thread)
         partial[1] = state.l[r];
         memcpy(partial + 2, o, (size_t)job->head_dim_v * sizeof *o);
     }
+}
+
+/* One list for all: a sequence's heads go along together, so that its longest blocks come first. */
+static void run_task(void *arg, int64_t task, int32_t thread)
+{
+    const forward_call *call = arg;
+    const attn_cpu_start *start = &call->start[find_sequence(call, task)];
+    const int64_t heads = call->job->heads_kv, pieces = start->pieces, nth = (task - start->task) / pieces;
+    run_block(call, start, nth % heads, nth / heads, (task - start->task) % pieces, thread);
+}
+
+/* ---- phase 1 by NUMA node -------------------------------------------------------------------- */
+
+static void run_listed(void *arg, int64_t task, int32_t thread)
+{
+    const forward_call *call = arg;
+    const int64_t heads = call->job->heads_kv;
+    int64_t low = 0, high = call->job->batch * heads; /* the last place that starts at or before the task */
+    while (high - low > 1) {
+        int64_t middle = (low + high) / 2;
+        if (call->unit[middle].task <= task) low = middle;
+        else high = middle;
+    }
+    const attn_cpu_unit *place = &call->unit[low];
+    const attn_cpu_start *start = &call->start[place->index / heads];
+    const int64_t pieces = start->pieces;
+    task -= place->task;
+    run_block(call, start, place->index % heads, task / pieces, task % pieces, thread);
+}
+
+/* Where the middle of the keys that a unit's last row sees lies; others' page table entries are not to be read. Not asked
+ * for (some 0.3 us each) where there are few keys. */
+static void find_homes(const attn_nodes *nodes, const forward_call *call, int64_t units)
+{
+    const attn_job *job = call->job;
+    void *address[ATTN_FIND_MEMORY];
+    int32_t node[ATTN_FIND_MEMORY];
+    for (int64_t first = 0; first < units; first += ATTN_FIND_MEMORY) {
+        const int count = (int)attn_min(ATTN_FIND_MEMORY, units - first);
+        for (int n = 0; n < count; n++) {
+            const attn_cpu_start *start = &call->start[(first + n) / job->heads_kv];
+            const attn_sequence s = attn_sequence_of(job, start->b);
+            int64_t first_key, end, batch, row;
+            attn_visible(job, &s, s.q_len - 1, &first_key, &end);
+            address[n] = NULL;
+            if (s.k_len < CHUNK || s.q_len == 0 || first_key >= end) continue;
+            attn_key_place(job, &s, start->b, (first_key + end) / 2, &batch, &row);
+            address[n] = attn_element(&job->k, attn_row_offset(&job->k, batch, (first + n) % job->heads_kv, row));
+        }
+        attn_cpu_find_memory(nodes, count, address, node);
+        for (int n = 0; n < count; n++) call->unit[first + n].node = node[n];
+    }
+}
+
+static void run_lists(const attn_context *ctx, forward_call *call, int32_t threads, int64_t tasks)
+{
+    const int64_t batch = call->job->batch, heads = call->job->heads_kv;
+    attn_cpu_lists lists = {.nodes = &ctx->nodes, .body = run_listed, .arg = call};
+    int64_t place = 0, task = 0;
+    for (int64_t u = 0; u < batch * heads; u++)
+        call->unit[u] = (attn_cpu_unit){.work = call->start[u / heads].work, .node = -1};
+    if (call->job->max_k >= CHUNK) find_homes(&ctx->nodes, call, batch * heads);
+    attn_cpu_deal(&ctx->nodes, batch * heads, call->unit);
+    for (int32_t node = 0; node < ctx->nodes.count; node++) {
+        for (int64_t u = 0; u < batch * heads; u++) {
+            if (call->unit[u].node != node) continue;
+            const int64_t n = u / heads, end = n + 1 < batch ? call->start[n + 1].task : tasks;
+            call->unit[place].index = u;
+            call->unit[place++].task = task;
+            task += (end - call->start[n].task) / heads;
+        }
+        lists.end[node] = task;
+    }
+    attn_cpu_parallel_lists(threads, &lists);
 }
 
 /* ---- phase 2: fold pieces in key order ------------------------------------------------------- */
@@ -217,7 +296,7 @@ static void run_fold(void *arg, int64_t task, int32_t thread)
     const attn_cpu_start *start = &call->start[task / job->heads_kv];
     int64_t hkv = task % job->heads_kv;
     attn_sequence s = attn_sequence_of(job, start->b);
-    int64_t rows = s.q_len * job->group, pieces = piece_count(job, call->level->key_step, s.q_len, s.k_len);
+    int64_t rows = s.q_len * job->group, pieces = start->pieces;
     if (pieces == 1) return;
     for (int64_t row = 0; row < rows; row++) {
         float *first = partial_of(call, start, rows, pieces, hkv, row, 0);
@@ -281,6 +360,7 @@ attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const
     for (int64_t n = 0; n < job->batch; n++) {
         attn_sequence s = attn_sequence_of(job, call.start[n].b);
         int64_t pieces = piece_count(job, level->key_step, s.q_len, s.k_len);
+        call.start[n].pieces = pieces;
         call.start[n].task = task;
         call.start[n].partial = partial;
         task += block_count(level, call.task_rows, s.q_len * job->group) * job->heads_kv * pieces;
@@ -288,10 +368,13 @@ attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const
         cut = cut || pieces > 1;
     }
     char *next = (char *)workspace + aligned((size_t)job->batch * sizeof *call.start);
+    call.unit = (attn_cpu_unit *)(void *)next;
+    next += aligned((size_t)unit_bytes(ctx, job));
     call.partials = (float *)next;
     call.scratch = next + aligned((size_t)(partial * partial_floats(job)) * sizeof *call.partials);
 
-    attn_cpu_parallel(plan->threads, task, run_block, &call);
+    if (plan->threads > 1 && has_lists(ctx)) run_lists(ctx, &call, plan->threads, task);
+    else attn_cpu_parallel(plan->threads, task, run_task, &call);
     if (cut) attn_cpu_parallel(plan->threads, job->batch * job->heads_kv, run_fold, &call);
     if (job->q_span.used || job->q_span.start)
         attn_cpu_parallel(plan->threads, job->batch * job->heads_q, run_padding, &call);

@@ -90,13 +90,14 @@ const char *attn_cpu_level_names(void);                      /* of the build, " 
 /* The level that is forced, by itself or by a kernel "`operation`_NAME", else the best. */
 const attn_cpu_level *attn_cpu_choose_level(const attn_force *force, const char *operation);
 /* plan's isa, kernel and reason. */
-void attn_cpu_name_plan(const attn_force *force, const char *operation, const attn_cpu_level *level, attn_plan *plan);
+void attn_cpu_name_plan(const attn_context *ctx, const char *operation, const attn_cpu_level *level, attn_plan *plan);
 
 /* A sequence's place in the order: those with most work come first, so that no thread begins a long one last. */
 typedef struct attn_cpu_start {
     int64_t b;
-    int64_t work;  /* Sq Sk */
-    int64_t place; /* of sequence number n, n being the index of this entry */
+    int64_t work;   /* Sq Sk */
+    int64_t place;  /* of sequence number n, n being the index of this entry */
+    int64_t pieces; /* that forward cuts its keys into */
     /* What all sequences before in this order have: tasks and partial results of forward, rows and row blocks of backward. */
     int64_t task, partial;
     int64_t row, row_block;
@@ -105,7 +106,10 @@ typedef struct attn_cpu_start {
 /* Fills b, work and place of the job's sequences, order.c. */
 void attn_cpu_order_sequences(const attn_job *job, attn_cpu_start *start);
 
-/* Multiply-adds (0.1 ms) below which waking other threads costs more than they save. */
+/* Multiply-adds below which a call stays on its own thread. Forward on 2 cores of an EPYC at avx512, in us alone and with a
+ * second thread, where OpenMP's threads wait actively (as by default, for some ms) and where they sleep
+ * (OMP_WAIT_POLICY=passive): 2^18 9.3, 7.0, 22; 2^19 18, 13, 29; 2^20.2 34, 21, 35; 2^21.2 67, 38, 53; 2^22 109, 56, 86. So the
+ * second pays from 2^17 or from 2^20 on; between them, because avx2 takes twice as long and scalar ten times. */
 enum { ATTN_CPU_SMALL = 1 << 18 };
 
 /* The backend's operations, forward.c to dropout.c. */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What hwloc knows of this machine. The topology is loaded once a process and kept: loading takes
  * milliseconds, and Debian's plugin package would otherwise open vendor GPU libraries each time. */
-#include "internal.h"
-#include <hwloc.h>
+#include "topology.h"
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -57,6 +56,65 @@ static size_t share_of_l2(void)
         if (share && (!least || share < least)) least = share;
     }
     return least;
+}
+
+/* ---- NUMA nodes ------------------------------------------------------------------------------- */
+
+/* Memory beside that of its cores' own nodes, as CXL's at a machine or a package. */
+static bool holds_another(hwloc_topology_t t, hwloc_obj_t node)
+{
+    hwloc_obj_t other = NULL;
+    while ((other = hwloc_get_next_obj_by_type(t, HWLOC_OBJ_NUMANODE, other)) != NULL)
+        if (!hwloc_bitmap_iszero(other->cpuset) && hwloc_bitmap_isincluded(other->cpuset, node->cpuset) &&
+            !hwloc_bitmap_isequal(other->cpuset, node->cpuset))
+            return true;
+    return false;
+}
+
+/* The node of the first of these CPUs that has one; -1: none. */
+static int32_t node_of_set(const attn_nodes *nodes, hwloc_const_bitmap_t cpus)
+{
+    for (int cpu = hwloc_bitmap_first(cpus); cpu >= 0 && cpu < ATTN_MAX_CPUS; cpu = hwloc_bitmap_next(cpus, cpu))
+        if (nodes->of_cpu[cpu] >= 0) return nodes->of_cpu[cpu];
+    return -1;
+}
+
+static void one_node(attn_nodes *nodes) { *nodes = (attn_nodes){.count = 1, .cores = {1}}; }
+
+void attn_cpu_map_nodes(hwloc_topology_t t, hwloc_const_bitmap_t bound, attn_nodes *nodes)
+{
+    hwloc_obj_t node = NULL, core = NULL;
+    *nodes = (attn_nodes){.real = hwloc_topology_is_thissystem(t)};
+    memset(nodes->of_cpu, -1, sizeof nodes->of_cpu);
+    memset(nodes->of_memory, -1, sizeof nodes->of_memory);
+    while ((node = hwloc_get_next_obj_by_type(t, HWLOC_OBJ_NUMANODE, node)) != NULL) {
+        if (!hwloc_bitmap_intersects(node->cpuset, bound) || holds_another(t, node)) continue;
+        int32_t index = node_of_set(nodes, node->cpuset); /* two kinds of memory of the same cores are one node here */
+        if (index < 0) index = nodes->count++;
+        if (index == ATTN_MAX_NODES) break;
+        for (int cpu = hwloc_bitmap_first(node->cpuset); cpu >= 0 && cpu < ATTN_MAX_CPUS;
+             cpu = hwloc_bitmap_next(node->cpuset, cpu))
+            nodes->of_cpu[cpu] = (int8_t)index;
+        if (node->os_index < ATTN_MAX_MEMORIES) nodes->of_memory[node->os_index] = (int8_t)index;
+    }
+    while ((core = hwloc_get_next_obj_by_type(t, HWLOC_OBJ_CORE, core)) != NULL)
+        if (hwloc_bitmap_intersects(core->cpuset, bound)) {
+            const int32_t index = node_of_set(nodes, core->cpuset);
+            if (index >= 0) nodes->cores[index]++;
+        }
+    bool whole = nodes->count >= 1 && nodes->count <= ATTN_MAX_NODES;
+    for (int32_t n = 0; whole && n < nodes->count; n++) whole = nodes->cores[n] > 0;
+    if (!whole) one_node(nodes); /* more than there is room for, or not described */
+}
+
+void attn_cpu_nodes(attn_nodes *nodes)
+{
+    pthread_once(&load_once, load_topology);
+    hwloc_bitmap_t bound = topology ? hwloc_bitmap_alloc() : NULL;
+    if (bound && hwloc_get_cpubind(topology, bound, HWLOC_CPUBIND_PROCESS) == 0)
+        attn_cpu_map_nodes(topology, bound, nodes);
+    else one_node(nodes);
+    hwloc_bitmap_free(bound);
 }
 
 attn_host attn_cpu_host(void)

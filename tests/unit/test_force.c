@@ -30,6 +30,8 @@ static void every_key(void **state)
     assert_int_equal(parsed("backend=cpu").backend, ATTN_BACKEND_CPU);
     assert_int_equal(parsed("backend=cuda").backend, ATTN_BACKEND_CUDA);
     assert_false(parsed("stage=auto").stage_never);
+    assert_true(parsed("numa=never").numa_never);
+    assert_false(parsed("numa=auto").numa_never);
 }
 
 static void nothing(void **state)
@@ -89,6 +91,7 @@ static void errors(void **state)
     refuse("backend=CPU", "backend=CPU");
     refuse("backend=", "backend=");
     refuse("stage=always", "stage=always");
+    refuse("numa=always", "numa=always: expected auto or never");
     refuse("isa=", "isa=");
     refuse("isa=sixteen_letters_", "isa=sixteen_letters_");
     refuse("threads=4,,isa=scalar", "\"\"");
