@@ -136,14 +136,20 @@ ATTN_API attn_status attn_device_get(int32_t index, attn_device_info *info);
  * "isa=scalar,threads=4". Keys: backend (auto, cpu, cuda, reference), isa (scalar, ...), kernel (a
  * name that attn_plan gives), splits (1 and up), threads (1 to 1024), stage (auto, never: a GPU that
  * would have to copy host tensors to itself answers UNSUPPORTED instead, and none is chosen for
- * them), numa (auto, never: one list of tasks for all NUMA nodes). The environment variable ATTN_FORCE takes the same words and is used for keys
+ * them), numa (auto, never: one list of tasks for all NUMA nodes), bind (cores, never: goes before
+ * ATTN_CFG_BIND_THREADS). The environment variable ATTN_FORCE takes the same words and is used for keys
  * that `force` lacks. `backend` in ATTN_FORCE applies only where the config says AUTO. An unknown key or
  * value is INVALID_ARGUMENT.
  *
  * Threads: a call uses an OpenMP team of num_threads, or the caller alone where the work is too small to
  * be worth waking it (threads=N in `force` is taken at its word). Called from inside a parallel region it
  * follows OpenMP's nesting rules (by default: one thread). In a child made by fork() after a
- * context existed, calls run on one thread, because OpenMP's pool does not survive a fork. */
+ * context existed, calls run on one thread, because OpenMP's pool does not survive a fork.
+ * ATTN_CFG_BIND_THREADS: while a team works, each of its threads, the caller's among them, may run on one
+ * physical core only, of those that its affinity permits and that no other team of the process has; then
+ * its affinity is as before. Threads for which there is no core, or the system's consent, stay as they are, and
+ * so do all where OpenMP has been told to bind (OMP_PROC_BIND, GOMP_CPU_AFFINITY). It costs 5 to 7 us
+ * a team of two, of which a call has one to seven, and may help where other programs move threads about. */
 typedef struct attn_context attn_context;
 
 typedef struct attn_config {
@@ -163,6 +169,7 @@ typedef struct attn_config {
 } attn_config;
 #define ATTN_CONFIG_INIT ATTN_INIT_(attn_config)
 #define ATTN_CFG_CHECK_INDICES 1u /* also validate lengths and page tables in GPU memory (waits)  */
+#define ATTN_CFG_BIND_THREADS 2u  /* see "Threads" above                                          */
 
 /* config NULL: all defaults. On failure *out is NULL. */
 ATTN_API attn_status attn_create(const attn_config *config, attn_context **out);

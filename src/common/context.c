@@ -139,7 +139,7 @@ static attn_status check_config(const attn_config *config)
     if (config->num_threads < 0 || config->num_threads > ATTN_MAX_THREADS)
         return attn_fail(ATTN_INVALID_ARGUMENT, "config.num_threads: %d is not in 0 .. %d", config->num_threads,
                          ATTN_MAX_THREADS);
-    if (config->flags & ~ATTN_CFG_CHECK_INDICES)
+    if (config->flags & ~(ATTN_CFG_CHECK_INDICES | ATTN_CFG_BIND_THREADS))
         return attn_fail(ATTN_INVALID_ARGUMENT, "config.flags: unknown bits in 0x%x", config->flags);
     if (!config->alloc != !config->release)
         return attn_fail(ATTN_INVALID_ARGUMENT, "config.alloc and config.release: give both or neither");
@@ -224,6 +224,7 @@ attn_status attn_create(const attn_config *given, attn_context **out)
     made.threads = force.threads ? force.threads : config.num_threads ? config.num_threads : host.cores;
     made.cores = host.cores;
     made.l2_bytes = host.l2_bytes;
+    made.bind = force.bind ? force.bind_cores : (config.flags & ATTN_CFG_BIND_THREADS) != 0;
     attn_cpu_nodes(&made.nodes);
     attn_context *ctx = attn_context_alloc(&made, sizeof *ctx);
     if (!ctx) return attn_fail(ATTN_OUT_OF_MEMORY, "no memory for a context");
@@ -236,8 +237,11 @@ attn_status attn_create(const attn_config *given, attn_context **out)
         }
     }
     attn_cpu_watch_forks();
-    attn_log(ctx, 2, "context: backend %s, %d threads on %d cores with %zu KiB of L2 cache each, %d of %d NUMA nodes",
-             ctx->backend->name, ctx->threads, host.cores, host.l2_bytes / 1024, ctx->nodes.count, host.numa_nodes);
+    attn_log(ctx, 2,
+             "context: backend %s, %d threads%s on %d cores with %zu KiB of L2 cache each, %d of %d NUMA nodes%s",
+             ctx->backend->name, ctx->threads, attn_cpu_binds(ctx) ? " bound to cores" : "", host.cores,
+             host.l2_bytes / 1024, ctx->nodes.count, host.numa_nodes,
+             ctx->bind && !attn_cpu_binds(ctx) ? "; not bound: OpenMP has been told to bind" : "");
     *out = ctx;
     return ATTN_OK;
 }

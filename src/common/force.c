@@ -63,9 +63,13 @@ static attn_status parse_pair(attn_force *force, const char *key, const char *va
     if (strcmp(key, "kernel") == 0) return parse_name(force->kernel, sizeof force->kernel, key, value, source);
     if (strcmp(key, "stage") == 0) return parse_word(&force->stage_never, "auto", "never", key, value, source);
     if (strcmp(key, "numa") == 0) return parse_word(&force->numa_never, "auto", "never", key, value, source);
+    if (strcmp(key, "bind") == 0) {
+        force->bind = true;
+        return parse_word(&force->bind_cores, "never", "cores", key, value, source);
+    }
     return attn_fail(ATTN_INVALID_ARGUMENT,
-                     "%s: unknown key \"%s\": expected backend, isa, kernel, splits, threads, stage or numa", source,
-                     key);
+                     "%s: unknown key \"%s\": expected backend, isa, kernel, splits, threads, stage, numa or bind",
+                     source, key);
 }
 
 attn_status attn_force_parse(attn_force *force, const char *words, const char *source)

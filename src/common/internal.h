@@ -29,8 +29,9 @@ typedef struct attn_force {
     int32_t backend;         /* attn_backend; AUTO: not forced */
     int32_t splits, threads; /* 0: not forced */
     bool stage_never, numa_never;
-    char isa[16];    /* level of the CPU; "": not forced, here and below */
-    char family[16]; /* of GPU kernels, also by isa= */
+    bool bind, bind_cores; /* whether it is said, and what */
+    char isa[16];          /* level of the CPU; "": not forced, here and below */
+    char family[16];       /* of GPU kernels, also by isa= */
     char kernel[64];
 } attn_force;
 
@@ -60,6 +61,7 @@ struct attn_context {
     int32_t gpu;                  /* ordinal, in a context for one GPU */
     attn_force force;
     int32_t threads, cores;
+    bool bind; /* threads of a team to cores */
     attn_nodes nodes;
     size_t l2_bytes; /* of a core */
     uint32_t flags;
@@ -175,9 +177,11 @@ void attn_cpu_nodes(attn_nodes *nodes);
 
 /* Calls body(arg, task, thread) for every task of [0, tasks) on a team of at most `threads`, thread <
  * threads. Tasks are handed out in ascending order. One thread after a fork; OpenMP's own rules inside a
- * parallel region. */
+ * parallel region. With ctx->bind each thread has a core to itself meanwhile. */
 typedef void attn_task(void *arg, int64_t task, int32_t thread);
-void attn_cpu_parallel(int32_t threads, int64_t tasks, attn_task *body, void *arg);
+void attn_cpu_parallel(const attn_context *ctx, int32_t threads, int64_t tasks, attn_task *body, void *arg);
+/* Whether a team of this context would be bound: not where OpenMP has been told to. */
+bool attn_cpu_binds(const attn_context *ctx);
 /* Makes children of a later fork() serial. */
 void attn_cpu_watch_forks(void);
 

@@ -92,6 +92,6 @@ attn_status attn_cpu_append(const attn_context *ctx, const attn_append_job *job,
     double rows = (double)job->batch * (double)job->max_new * (double)(job->heads_kv + job->heads_q);
     int32_t threads =
         rows * (double)(job->head_dim + job->head_dim_v) < SMALL && !ctx->force.threads ? 1 : ctx->threads;
-    attn_cpu_parallel(threads, job->batch * (job->heads_kv + job->heads_q), run_append, &copy);
+    attn_cpu_parallel(ctx, threads, job->batch * (job->heads_kv + job->heads_q), run_append, &copy);
     return ATTN_OK;
 }

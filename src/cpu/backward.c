@@ -352,7 +352,6 @@ static void place_sequences(backward_call *call)
 attn_status attn_cpu_backward(const attn_context *ctx, const attn_job *job, const attn_plan *plan,
                               const attn_exec *exec)
 {
-    (void)ctx;
     if (is_nothing(job)) {
         clear_everything(job);
         return ATTN_OK;
@@ -382,15 +381,16 @@ attn_status attn_cpu_backward(const attn_context *ctx, const attn_job *job, cons
     place_sequences(&call);
 
     const int64_t *bias = job->bias_shape;
-    attn_cpu_parallel(plan->threads, call.chains * ROW_PARTS, run_rows, &call);
+    attn_cpu_parallel(ctx, plan->threads, call.chains * ROW_PARTS, run_rows, &call);
     if (call.whole_bias && !job->accumulate)
-        attn_cpu_parallel(plan->threads, bias[0] * bias[1], attn_cpu_bias_clear, &call);
+        attn_cpu_parallel(ctx, plan->threads, bias[0] * bias[1], attn_cpu_bias_clear, &call);
     if (job->dq.data || job->dk.data || job->dv.data || call.whole_bias)
-        attn_cpu_parallel(plan->threads, plan->threads, run_steps, &call);
+        attn_cpu_parallel(ctx, plan->threads, plan->threads, run_steps, &call);
     if (job->dbias.data && !call.whole_bias)
-        attn_cpu_parallel(plan->threads, attn_cpu_bias_tiles(&call), attn_cpu_bias_sum, &call);
-    if (job->dsink) attn_cpu_parallel(plan->threads, job->heads_q, run_sink, &call);
-    if (job->dq.data) attn_cpu_parallel(plan->threads, call.chains, run_query_padding, &call);
-    if (job->kv_span.used || job->kv_span.start) attn_cpu_parallel(plan->threads, call.chains, run_key_padding, &call);
+        attn_cpu_parallel(ctx, plan->threads, attn_cpu_bias_tiles(&call), attn_cpu_bias_sum, &call);
+    if (job->dsink) attn_cpu_parallel(ctx, plan->threads, job->heads_q, run_sink, &call);
+    if (job->dq.data) attn_cpu_parallel(ctx, plan->threads, call.chains, run_query_padding, &call);
+    if (job->kv_span.used || job->kv_span.start)
+        attn_cpu_parallel(ctx, plan->threads, call.chains, run_key_padding, &call);
     return ATTN_OK;
 }

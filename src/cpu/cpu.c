@@ -71,7 +71,8 @@ void attn_cpu_name_plan(const attn_context *ctx, const char *operation, const at
     at = add_text(at, kernel_end, "_");
     add_text(at, kernel_end, level->name);
     at = add_text(plan->reason, reason_end, forced ? "host tensors; forced level " : "host tensors; best level ");
-    add_text(at, reason_end, level->name);
+    at = add_text(at, reason_end, level->name);
+    if (plan->threads > 1 && attn_cpu_binds(ctx)) add_text(at, reason_end, "; threads bound to cores");
     add_text(plan->isa, plan->isa + sizeof plan->isa, level->name);
 }
 

@@ -29,6 +29,6 @@ attn_status attn_cpu_dropout_mask(const attn_context *ctx, const attn_job *job, 
     mask_call call = {job, keep, attn_job_dropout_key(job)};
     double pairs = (double)job->batch * (double)job->heads_q * (double)job->max_q * (double)job->max_k;
     int32_t threads = pairs < SMALL && !ctx->force.threads ? 1 : ctx->threads;
-    attn_cpu_parallel(threads, job->batch * job->heads_q, run_mask, &call);
+    attn_cpu_parallel(ctx, threads, job->batch * job->heads_q, run_mask, &call);
     return ATTN_OK;
 }

@@ -270,7 +270,7 @@ static void run_lists(const attn_context *ctx, forward_call *call, int32_t threa
         }
         lists.end[node] = task;
     }
-    attn_cpu_parallel_lists(threads, &lists);
+    attn_cpu_parallel_lists(ctx, threads, &lists);
 }
 
 /* ---- phase 2: fold pieces in key order ------------------------------------------------------- */
@@ -374,9 +374,9 @@ attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const
     call.scratch = next + aligned((size_t)(partial * partial_floats(job)) * sizeof *call.partials);
 
     if (plan->threads > 1 && has_lists(ctx)) run_lists(ctx, &call, plan->threads, task);
-    else attn_cpu_parallel(plan->threads, task, run_task, &call);
-    if (cut) attn_cpu_parallel(plan->threads, job->batch * job->heads_kv, run_fold, &call);
+    else attn_cpu_parallel(ctx, plan->threads, task, run_task, &call);
+    if (cut) attn_cpu_parallel(ctx, plan->threads, job->batch * job->heads_kv, run_fold, &call);
     if (job->q_span.used || job->q_span.start)
-        attn_cpu_parallel(plan->threads, job->batch * job->heads_q, run_padding, &call);
+        attn_cpu_parallel(ctx, plan->threads, job->batch * job->heads_q, run_padding, &call);
     return ATTN_OK;
 }

@@ -72,6 +72,6 @@ attn_status attn_cpu_merge(const attn_context *ctx, const attn_merge_job *job, c
     if (!job->shape[2]) return ATTN_OK;
     double elements = (double)job->shape[0] * (double)job->shape[1] * (double)job->shape[2] * (double)job->shape[3];
     int32_t threads = elements * (double)job->parts < SMALL && !ctx->force.threads ? 1 : ctx->threads;
-    attn_cpu_parallel(threads, job->shape[0] * job->shape[1], run_merge, &copy);
+    attn_cpu_parallel(ctx, threads, job->shape[0] * job->shape[1], run_merge, &copy);
     return ATTN_OK;
 }

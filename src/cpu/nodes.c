@@ -59,13 +59,13 @@ static void run_lists(void *arg, int64_t task, int32_t thread)
     }
 }
 
-void attn_cpu_parallel_lists(int32_t threads, attn_cpu_lists *lists)
+void attn_cpu_parallel_lists(const attn_context *ctx, int32_t threads, attn_cpu_lists *lists)
 {
     const int32_t count = lists->nodes->count;
     const int64_t tasks = lists->end[count - 1];
     for (int32_t n = 0; n < count; n++) atomic_init(&lists->list[n].next, n ? lists->end[n - 1] : 0);
     /* One thread or all of them: each call takes until nothing is left. */
-    attn_cpu_parallel(threads, attn_min(threads, tasks), run_lists, lists);
+    attn_cpu_parallel(ctx, threads, attn_min(threads, tasks), run_lists, lists);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

@@ -31,7 +31,7 @@ typedef struct attn_cpu_lists {
 
 /* Calls body for every task once, as attn_cpu_parallel does, whose ascending order holds within a list. A thread asks
  * once on which node it is, and takes from the other lists when its own is empty. */
-void attn_cpu_parallel_lists(int32_t threads, attn_cpu_lists *lists);
+void attn_cpu_parallel_lists(const attn_context *ctx, int32_t threads, attn_cpu_lists *lists);
 
 enum { ATTN_FIND_MEMORY = 64 }; /* addresses at a time */
 

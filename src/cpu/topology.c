@@ -3,7 +3,6 @@
  * milliseconds, and Debian's plugin package would otherwise open vendor GPU libraries each time. */
 #include "topology.h"
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -115,6 +114,53 @@ void attn_cpu_nodes(attn_nodes *nodes)
         attn_cpu_map_nodes(topology, bound, nodes);
     else one_node(nodes);
     hwloc_bitmap_free(bound);
+}
+
+/* ---- cores ------------------------------------------------------------------------------------ */
+
+int attn_cpu_list_cores(hwloc_topology_t t, const attn_nodes *nodes, cpu_set_t *sets)
+{
+    hwloc_obj_t core[ATTN_MAX_NODES] = {NULL};
+    int count = 0;
+    for (bool more = true; more && count < ATTN_MAX_CORES;) {
+        more = false;
+        for (int32_t n = 0; n < nodes->count && count < ATTN_MAX_CORES; n++) {
+            hwloc_obj_t next = core[n];
+            do {
+                next = hwloc_get_next_obj_by_type(t, HWLOC_OBJ_CORE, next);
+            } while (next && nodes->count > 1 && node_of_set(nodes, next->cpuset) != n);
+            if (!next) continue;
+            core[n] = next;
+            more = true;
+            CPU_ZERO(&sets[count]);
+            for (int cpu = hwloc_bitmap_first(next->cpuset); cpu >= 0 && cpu < CPU_SETSIZE;
+                 cpu = hwloc_bitmap_next(next->cpuset, cpu))
+                CPU_SET((size_t)cpu, &sets[count]);
+            count++;
+        }
+    }
+    return count;
+}
+
+static pthread_once_t cores_once = PTHREAD_ONCE_INIT;
+static cpu_set_t core_set[ATTN_MAX_CORES];
+static int core_count;
+
+/* Of the whole machine, whose cpu set may change: each thread knows which of them it may use. */
+static void list_cores(void)
+{
+    attn_nodes all;
+    pthread_once(&load_once, load_topology);
+    if (!topology) return;
+    attn_cpu_map_nodes(topology, hwloc_topology_get_topology_cpuset(topology), &all);
+    core_count = attn_cpu_list_cores(topology, &all, core_set);
+}
+
+int attn_cpu_core_sets(const cpu_set_t **sets)
+{
+    pthread_once(&cores_once, list_cores);
+    *sets = core_set;
+    return core_count;
 }
 
 attn_host attn_cpu_host(void)

@@ -300,7 +300,7 @@ static void move(piece *p)
     const attn_cuda_range whole = p->upload ? p->staging->there : p->staging->back;
     const bool team = whole.to - whole.from >= TEAM_BYTES;
     const int64_t parts = attn_ceil_div((int64_t)(p->range.to - p->range.from), PART_BYTES);
-    attn_cpu_parallel(team ? p->staging->ctx->threads : 1, parts, move_part, p);
+    attn_cpu_parallel(p->staging->ctx, team ? p->staging->ctx->threads : 1, parts, move_part, p);
 }
 
 static attn_status copy_run(const attn_cuda_staging *s, char *host, CUdeviceptr device, size_t bytes, bool upload)

@@ -276,19 +276,19 @@ attn_status attn_ref_backward(const attn_context *ctx, const attn_job *job, cons
     call.delta = (double *)call.stat + 2 * attn_round_up(q_rows_total(job), 8);
     call.scratch = (char *)(call.delta + attn_round_up(q_rows_total(job), 8));
     const int64_t *bias = job->bias_shape;
-    attn_cpu_parallel(ctx->threads, attn_ref_row_tasks(job), run_rows, &call);
+    attn_cpu_parallel(ctx, ctx->threads, attn_ref_row_tasks(job), run_rows, &call);
     if (job->dq.data && job->q_span.room) {
-        attn_cpu_parallel(ctx->threads, attn_ref_row_tasks(job), run_dq, &call);
-        attn_cpu_parallel(ctx->threads, job->batch * job->heads_q, run_dq_padding, &call);
+        attn_cpu_parallel(ctx, ctx->threads, attn_ref_row_tasks(job), run_dq, &call);
+        attn_cpu_parallel(ctx, ctx->threads, job->batch * job->heads_q, run_dq_padding, &call);
     }
     if ((job->dk.data || job->dv.data) && job->kv_span.room) {
-        attn_cpu_parallel(ctx->threads, job->batch * job->heads_kv * key_blocks(job), run_dkv, &call);
-        attn_cpu_parallel(ctx->threads, job->batch * job->heads_kv, run_dkv_padding, &call);
+        attn_cpu_parallel(ctx, ctx->threads, job->batch * job->heads_kv * key_blocks(job), run_dkv, &call);
+        attn_cpu_parallel(ctx, ctx->threads, job->batch * job->heads_kv, run_dkv_padding, &call);
     }
     if (job->dbias.data)
-        attn_cpu_parallel(ctx->threads,
+        attn_cpu_parallel(ctx, ctx->threads,
                           bias[0] * bias[1] * attn_ceil_div(bias[2], REF_ROWS) * attn_ceil_div(bias[3], REF_KEYS),
                           run_dbias, &call);
-    if (job->dsink) attn_cpu_parallel(ctx->threads, job->heads_q, run_dsink, &call);
+    if (job->dsink) attn_cpu_parallel(ctx, ctx->threads, job->heads_q, run_dsink, &call);
     return ATTN_OK;
 }

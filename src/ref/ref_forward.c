@@ -64,7 +64,7 @@ attn_status attn_ref_forward(const attn_context *ctx, const attn_job *job, const
     (void)plan;
     if (attn_job_is_empty(job)) return ATTN_OK;
     forward_call call = {job, workspace, attn_ref_tiles_bytes(job)};
-    attn_cpu_parallel(ctx->threads, attn_ref_row_tasks(job), run_rows, &call);
-    attn_cpu_parallel(ctx->threads, job->batch * job->heads_q, run_padding, &call);
+    attn_cpu_parallel(ctx, ctx->threads, attn_ref_row_tasks(job), run_rows, &call);
+    attn_cpu_parallel(ctx, ctx->threads, job->batch * job->heads_q, run_padding, &call);
     return ATTN_OK;
 }

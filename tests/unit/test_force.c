@@ -32,6 +32,9 @@ static void every_key(void **state)
     assert_false(parsed("stage=auto").stage_never);
     assert_true(parsed("numa=never").numa_never);
     assert_false(parsed("numa=auto").numa_never);
+    assert_true(parsed("bind=cores").bind && parsed("bind=cores").bind_cores);
+    assert_true(parsed("bind=never").bind && !parsed("bind=never").bind_cores);
+    assert_false(parsed("numa=never").bind);
 }
 
 static void nothing(void **state)
@@ -92,6 +95,7 @@ static void errors(void **state)
     refuse("backend=", "backend=");
     refuse("stage=always", "stage=always");
     refuse("numa=always", "numa=always: expected auto or never");
+    refuse("bind=yes", "bind=yes: expected never or cores");
     refuse("isa=", "isa=");
     refuse("isa=sixteen_letters_", "isa=sixteen_letters_");
     refuse("threads=4,,isa=scalar", "\"\"");

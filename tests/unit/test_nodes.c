@@ -97,6 +97,24 @@ static void too_many(void **state)
     assert_int_equal(nodes_of("node:65 core:1 pu:1", "0-63").count, 64);
 }
 
+static void cores_in_turn(void **state)
+{
+    hwloc_topology_t t;
+    static cpu_set_t sets[ATTN_MAX_CORES];
+    (void)state;
+    attn_nodes nodes = nodes_of("node:2 core:3 pu:2", NULL);
+    assert_int_equal(hwloc_topology_init(&t), 0);
+    assert_int_equal(hwloc_topology_set_synthetic(t, "node:2 core:3 pu:2"), 0);
+    assert_int_equal(hwloc_topology_load(t), 0);
+    assert_int_equal(attn_cpu_list_cores(t, &nodes, sets), 6);
+    for (int n = 0; n < 6; n++) {
+        const int first = n % 2 * 6 + n / 2 * 2;
+        assert_int_equal(CPU_COUNT(&sets[n]), 2);
+        assert_true(CPU_ISSET((size_t)first, &sets[n]) && CPU_ISSET((size_t)first + 1, &sets[n]));
+    }
+    hwloc_topology_destroy(t);
+}
+
 /* ---- dealing ---------------------------------------------------------------------------------------------------- */
 
 static attn_nodes made(int32_t count, const int32_t *cores)
@@ -194,7 +212,7 @@ static int each_once(const attn_nodes *nodes, const int64_t *end, int32_t thread
     memset(&t, 0, sizeof t);
     t.threads = threads;
     memcpy(lists.end, end, (size_t)nodes->count * sizeof *end);
-    attn_cpu_parallel_lists(threads, &lists);
+    attn_cpu_parallel_lists(NULL, threads, &lists);
     int good = t.wrong == 0;
     for (int64_t n = 0; n < MOST_TASKS; n++) good = good && t.runs[n] == (n < end[nodes->count - 1]);
     return good;
@@ -257,9 +275,16 @@ static void memory_of_nobody(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(even),           cmocka_unit_test(by_the_cpu_set),  cmocka_unit_test(memory_of_other_kinds),
-        cmocka_unit_test(too_many),       cmocka_unit_test(deals_by_cores),  cmocka_unit_test(deals_home),
-        cmocka_unit_test(deals_anything), cmocka_unit_test(every_task_once), cmocka_unit_test(memory_of_nobody),
+        cmocka_unit_test(even),
+        cmocka_unit_test(by_the_cpu_set),
+        cmocka_unit_test(memory_of_other_kinds),
+        cmocka_unit_test(too_many),
+        cmocka_unit_test(cores_in_turn),
+        cmocka_unit_test(deals_by_cores),
+        cmocka_unit_test(deals_home),
+        cmocka_unit_test(deals_anything),
+        cmocka_unit_test(every_task_once),
+        cmocka_unit_test(memory_of_nobody),
     };
     return cmocka_run_group_tests_name("nodes", tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ static int each_once(int32_t threads, int64_t tasks)
     tally *t = calloc(1, sizeof *t);
     if (!t) return 0;
     t->threads = threads;
-    attn_cpu_parallel(threads, tasks, count, t);
+    attn_cpu_parallel(NULL, threads, tasks, count, t);
     int good = t->wrong_thread == 0 && (threads > 1 || t->backwards == 0);
     for (int64_t n = 0; n < MOST_TASKS; n++) good = good && t->runs[n] == (n < tasks);
     free(t);
