@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * attn_cpu_parallel: every task once, in a team, inside a caller's parallel region, in a forked child. */
+ * attn_cpu_parallel: every task once, in a team, inside a caller's parallel region, in a forked child; and no more
+ * threads than OpenMP grants. */
 #include "unit.h"
 
 #include "internal.h"
 
+#include <omp.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -80,7 +82,7 @@ static int in_child(int (*body)(void))
         alarm(PATIENCE); /* kills it */
         _exit(body() ? 0 : 1);
     }
-    int status;
+    int status = 1;
     return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
@@ -98,11 +100,11 @@ static void child_of_a_team(void **state)
 }
 
 static attn_context *ctx;
-static float out[2][8 * 64 * 16];
+static float out[3][8 * 64 * 16];
 
 static int forward(int n)
 {
-    static float x[8 * 64 * 16];
+    float x[8 * 64 * 16];
     uint64_t random = 6;
     for (size_t e = 0; e < sizeof x / sizeof *x; e++) x[e] = (float)unit_between(&random, -100, 100) / 50.0f;
     attn_problem p = ATTN_PROBLEM_INIT;
@@ -128,12 +130,98 @@ static void context_in_a_child(void **state)
     attn_destroy(ctx);
 }
 
-int main(void)
+/* ---- what OpenMP grants ------------------------------------------------------------------------------------------- */
+
+static void widest(void *arg, int64_t task, int32_t thread)
 {
+    atomic_int *most = arg;
+    const int size = omp_get_num_threads();
+    (void)task, (void)thread;
+    for (int seen = atomic_load(most); seen < size && !atomic_compare_exchange_weak(most, &seen, size);) continue;
+}
+
+/* The largest team that a call from within a region of two threads had. */
+static int inner_team(int levels)
+{
+    atomic_int most = 0;
+    const int before = omp_get_max_active_levels();
+    omp_set_max_active_levels(levels);
+#pragma omp parallel num_threads(2)
+    attn_cpu_parallel(NULL, 3, 100, widest, &most);
+    omp_set_max_active_levels(before);
+    return most;
+}
+
+static void nesting_levels(void **state)
+{
+    (void)state;
+    atomic_int bad = 0, most = 0;
+    attn_cpu_parallel(NULL, 3, 100, widest, &most);
+    assert_int_equal(most, 3);
+    assert_int_equal(inner_team(1), 1);
+    assert_in_range(inner_team(2), 1, 3);
+    const int before = omp_get_max_active_levels();
+    for (int levels = 1; levels <= 3; levels++) {
+        omp_set_max_active_levels(levels);
+#pragma omp parallel num_threads(2)
+        if (!each_once(3, MOST_TASKS)) atomic_fetch_add(&bad, 1);
+    }
+    omp_set_max_active_levels(before);
+    assert_int_equal(bad, 0);
+}
+
+/* Whole calls inside a region, each thread with an output of its own. */
+static void forward_inside(void **state)
+{
+    atomic_int bad = 0;
+    attn_config config = ATTN_CONFIG_INIT;
+    (void)state;
+    config.num_threads = 3;
+    assert_int_equal(attn_create(&config, &ctx), ATTN_OK);
+    assert_true(forward(0));
+    const int before = omp_get_max_active_levels();
+    for (int levels = 1; levels <= 2; levels++) {
+        omp_set_max_active_levels(levels);
+#pragma omp parallel for num_threads(2) schedule(static, 1)
+        for (int n = 1; n <= 2; n++) {
+            memset(out[n], 0xff, sizeof out[n]);
+            if (!forward(n) || memcmp(out[0], out[n], sizeof out[0])) atomic_fetch_add(&bad, 1);
+        }
+    }
+    omp_set_max_active_levels(before);
+    assert_int_equal(bad, 0);
+    attn_destroy(ctx);
+}
+
+/* In another process, because OpenMP reads its environment once. */
+static int limited(void)
+{
+    atomic_int most = 0;
+    attn_cpu_parallel(NULL, 8, 100, widest, &most);
+    return omp_get_thread_limit() == 2 && most <= 2 && many_sizes();
+}
+
+static void thread_limit(void **state)
+{
+    (void)state;
+    const pid_t child = fork();
+    if (child == 0) {
+        setenv("OMP_THREAD_LIMIT", "2", 1);
+        execl("/proc/self/exe", "test_team", "limited", (char *)NULL);
+        _exit(2);
+    }
+    int status = 1;
+    assert_true(child > 0 && waitpid(child, &status, 0) == child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+int main(int words, char **word)
+{
+    if (words > 1) return strcmp(word[1], "limited") || !limited();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_task_once),
-        cmocka_unit_test(inside_a_parallel_region),
-        cmocka_unit_test(child_of_a_team),
+        cmocka_unit_test(every_task_once),    cmocka_unit_test(inside_a_parallel_region),
+        cmocka_unit_test(nesting_levels),     cmocka_unit_test(forward_inside),
+        cmocka_unit_test(thread_limit),       cmocka_unit_test(child_of_a_team),
         cmocka_unit_test(context_in_a_child),
     };
     return cmocka_run_group_tests_name("team", tests, NULL, NULL);
