@@ -38,13 +38,16 @@ static attn_status plan_portable(const attn_backend_table *backend, bool there, 
     if (!there)
         return attn_fail(ATTN_UNSUPPORTED, "%s: the %s backend has no kernel for it yet; the cpu backend computes it",
                          operation, backend->name);
-    snprintf(plan->kernel, sizeof plan->kernel, "%s_%s", operation, backend->name);
     bool gpu = backend == &attn_cuda_backend;
-    snprintf(plan->isa, sizeof plan->isa, "%s", gpu ? "simt" : "portable");
+    const char *kernel_end = plan->kernel + sizeof plan->kernel, *reason_end = plan->reason + sizeof plan->reason;
+    char *at = attn_add_text(plan->kernel, kernel_end, operation);
+    at = attn_add_text(at, kernel_end, "_");
+    attn_add_text(at, kernel_end, backend->name);
+    attn_add_text(plan->isa, plan->isa + sizeof plan->isa, gpu ? "simt" : "portable");
     if (gpu)
         snprintf(plan->reason, sizeof plan->reason, "%s GPU %d; one implementation for all GPUs",
                  plan->staged ? "host tensors are staged on" : "tensors of", plan->device - 1);
-    else snprintf(plan->reason, sizeof plan->reason, "host tensors; one portable implementation");
+    else attn_add_text(plan->reason, reason_end, "host tensors; one portable implementation");
     return ATTN_OK;
 }
 

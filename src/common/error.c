@@ -15,6 +15,13 @@ attn_status attn_fail(attn_status status, const char *format, ...)
     return status;
 }
 
+char *attn_add_text(char *at, const char *end, const char *part)
+{
+    while (*part && at < end - 1) *at++ = *part++;
+    *at = '\0';
+    return at;
+}
+
 const char *attn_last_error(void) { return last_error; }
 
 const char *attn_status_string(attn_status status)

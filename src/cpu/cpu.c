@@ -55,25 +55,17 @@ const attn_cpu_level *attn_cpu_choose_level(const attn_force *force, const char 
     return level ? level : attn_cpu_best_level();
 }
 
-/* Adds `part` as far as there is room; a tenth of what snprintf takes, which was a tenth of a small call. */
-static char *add_text(char *at, const char *end, const char *part)
-{
-    while (*part && at < end - 1) *at++ = *part++;
-    *at = '\0';
-    return at;
-}
-
 void attn_cpu_name_plan(const attn_context *ctx, const char *operation, const attn_cpu_level *level, attn_plan *plan)
 {
     const bool forced = ctx->force.isa[0] || level_of_kernel(ctx->force.kernel, operation);
     const char *kernel_end = plan->kernel + sizeof plan->kernel, *reason_end = plan->reason + sizeof plan->reason;
-    char *at = add_text(plan->kernel, kernel_end, operation);
-    at = add_text(at, kernel_end, "_");
-    add_text(at, kernel_end, level->name);
-    at = add_text(plan->reason, reason_end, forced ? "host tensors; forced level " : "host tensors; best level ");
-    at = add_text(at, reason_end, level->name);
-    if (plan->threads > 1 && attn_cpu_binds(ctx)) add_text(at, reason_end, "; threads bound to cores");
-    add_text(plan->isa, plan->isa + sizeof plan->isa, level->name);
+    char *at = attn_add_text(plan->kernel, kernel_end, operation);
+    at = attn_add_text(at, kernel_end, "_");
+    attn_add_text(at, kernel_end, level->name);
+    at = attn_add_text(plan->reason, reason_end, forced ? "host tensors; forced level " : "host tensors; best level ");
+    at = attn_add_text(at, reason_end, level->name);
+    if (plan->threads > 1 && attn_cpu_binds(ctx)) attn_add_text(at, reason_end, "; threads bound to cores");
+    attn_add_text(plan->isa, plan->isa + sizeof plan->isa, level->name);
 }
 
 static attn_status plan_cpu(const attn_context *ctx, attn_op op, const attn_job *job, attn_plan *plan)

@@ -48,7 +48,10 @@ static inline void attn_read_row(const attn_view *t, int64_t batch, int64_t h, i
 static inline void attn_write_row(const attn_view *t, int64_t batch, int64_t h, int64_t row, int64_t n, const float *x)
 {
     int64_t offset = attn_row_offset(t, batch, h, row);
-    for (int64_t d = 0; d < n; d++) attn_store_float(t, offset + d, x[d]);
+    if (n == 0) return; /* perhaps without memory */
+    if (t->dtype == ATTN_F32) memcpy(attn_element(t, offset), x, (size_t)n * sizeof *x);
+    else
+        for (int64_t d = 0; d < n; d++) attn_store_float(t, offset + d, x[d]);
 }
 
 #endif
