@@ -105,9 +105,11 @@ int bench_choose(struct suite_random *random, int64_t n, int middle, int most, i
 int bench_open_gradients(struct bench_run *run);
 int bench_forward_first(struct bench_run *run);
 int bench_verify_gradients(struct bench_run *run);
-/* The level of arithmetic that the run is held against, as bench_peak_fma takes it: the plan's, but amx has tiles for
- * the forward of bf16 only and avx512's text for all else. */
+/* The level of arithmetic that the run is held against, as bench_peak_fma takes it: the plan's, but levels with
+ * products of bf16 compute all else as avx512 does. */
 const char *bench_level(const struct bench_run *run);
+/* Whether the CPU multiplies in bf16 what the case has of many queries. */
+int bench_is_bf16(const struct bench_run *run);
 /* Seconds for each ceiling and for warming up. */
 double bench_aside(const struct bench_options *options);
 /* GB/s, read and written, of copies within the memory of the run's GPU; 0 if there is no room for them. */

@@ -2,7 +2,7 @@
  * What `attn bench` needs for backward besides: gradient tensors, the forward that goes before, and whether gradients are right.
  * Of some heads some rows of dQ, dK and dV are summed again in float64 (docs/semantics.md section 7) from the forward's O and
  * LSE, as attn_backward does. An element may differ by two roundings to its type and by 8 e (1 + max(|s|, |s - LSE|)) of the magnitudes that
- * its sum is made of, e being float32's unit roundoff; from a GPU by 4 u of them too, u of the type, in which tensor cores multiply P and dS. */
+ * its sum is made of, e being float32's unit roundoff; by 4 u of them too, u of the type, where tensor cores or products of bf16 multiply P and dS in it. */
 #include "bench.h"
 
 #include "suite/suite_core.h"
@@ -116,8 +116,8 @@ static int judge(struct bench_run *run, const char *name, const attn_tensor *of,
                  const struct sums *ref)
 {
     double *x = decode(run, of, b, h, row, 1), worst = 0;
-    const int cuda = run->plan.backend == ATTN_BACKEND_CUDA; /* where the arrays lie does not matter */
-    const double weights = 0x1p-21 * (1 + ref->most) + (cuda ? 4 * suite_unit(run->problem.q.dtype) : 0);
+    const int rounds = run->plan.backend == ATTN_BACKEND_CUDA || bench_is_bf16(run);
+    const double weights = 0x1p-21 * (1 + ref->most) + (rounds ? 4 * suite_unit(run->problem.q.dtype) : 0);
     if (!x) return cli_fail(CLI_CANNOT, "the rows of %s cannot be fetched", name);
     for (int64_t d = 0; d < ref->columns; d++) {
         const double rounding = fmax(suite_unit(of->dtype) * fabs(ref->x[d]), of->dtype == ATTN_F16 ? 0x1p-25 : 0);

@@ -82,16 +82,20 @@ static int time_calls(struct bench_run *run, const struct bench_graph *graph, do
     return CLI_OK;
 }
 
-static int multiplies_bf16(const struct bench_run *run)
+static int has_products_of_bf16(const struct bench_run *run)
 {
     return strcmp(run->plan.isa, "amx") == 0 || strcmp(run->plan.isa, "avx512bf16") == 0;
+}
+
+int bench_is_bf16(const struct bench_run *run)
+{
+    return has_products_of_bf16(run) && run->c->dtype == ATTN_BF16 && run->c->kv_dtype == ATTN_BF16;
 }
 
 /* What has few queries is avx512's work too, but bound by reading. */
 const char *bench_level(const struct bench_run *run)
 {
-    const int bf16 = run->c->dtype == ATTN_BF16 && run->c->kv_dtype == ATTN_BF16;
-    return multiplies_bf16(run) && !bf16 ? "avx512" : run->plan.isa;
+    return has_products_of_bf16(run) && !bench_is_bf16(run) ? "avx512" : run->plan.isa;
 }
 
 /* Before each case, so that a drifting machine shows. */
@@ -125,7 +129,7 @@ struct bench_ceiling bench_ceiling_of(const struct bench_run *run)
 {
     if (run->copy > 0) return (struct bench_ceiling){"copy", "GB/s", run->copy, 1e-9 * run->bytes / run->copy};
     if (run->fma <= 0 || run->read <= 0) return (struct bench_ceiling){NULL, NULL, NAN, NAN};
-    const char *kind = multiplies_bf16(run) && strcmp(bench_level(run), "avx512") != 0 ? "fma_bf16" : "fma_f32";
+    const char *kind = bench_is_bf16(run) ? "fma_bf16" : "fma_f32";
     struct bench_ceiling fma = {kind, "GFLOP/s", run->fma, 1e-9 * run->flops / run->fma};
     struct bench_ceiling read = {"read", "GB/s", run->read, 1e-9 * run->bytes / run->read};
     return read.floor > fma.floor ? read : fma;

@@ -46,15 +46,20 @@ static int64_t scratch16_bytes(const attn_job *job, int64_t rows, scratch16 *t, 
     t->d = whole_slabs(job->head_dim);
     t->dv = attn_round_up(job->head_dim_v, W);
     t->room = attn_round_up(rows, 16);
+    /* What a problem of fewer keys than a step, or rows than a strip, cannot reach is left out. */
+    const int64_t most_keys = attn_span_most(&job->kv_span, job->max_k);
+    const int64_t keys = attn_min(STEP16, whole_slabs(attn_max(most_keys, 1)));
+    const int64_t scores = rows > STRIP16 ? 2 * STRIP16 : rows, weights = rows > STRIP16 ? 2 * STEP16 : keys;
+    const int64_t values = (t->dv - W) * STEP16 + keys * W;
     const struct {
         void *part;
         int64_t bytes;
     } parts[] = {{&t->q, 2 * t->room * t->d},
-                 {&t->k, 2 * STEP16 * t->d},
-                 {&t->v, 2 * STEP16 * t->dv},
-                 {&t->tiny, 2 * STEP16 * t->dv},
-                 {&t->p, 2 * 2 * STRIP16 * STEP16},
-                 {&t->s, 2 * 4 * STRIP16 * STEP16},
+                 {&t->k, 2 * keys * t->d},
+                 {&t->v, 2 * values},
+                 {&t->tiny, 2 * values},
+                 {&t->p, 2 * STRIP16 * weights},
+                 {&t->s, 4 * scores * STEP16},
                  {&t->o, 4 * rows * t->dv},
                  {&t->m, 4 * rows},
                  {&t->l, 4 * rows},
@@ -104,12 +109,13 @@ static int split_row(const void *row, int64_t n, uint16_t *rest, uint16_t *tiny)
 }
 
 /* Values n and n + 1, some of them perhaps tiny; `any`: the step has had such. */
-static int put_small_values(const scratch16 *t, const void *const *rows, int n, int64_t dv, int any)
+static int put_small_values(const scratch16 *t, const columns *c, const void *const *rows, int n, int64_t dv, int any)
 {
     uint16_t rest[2][ATTN_MAX_HEAD_DIM], tiny[2][ATTN_MAX_HEAD_DIM];
     const int first = split_row(rows[0], dv, rest[0], tiny[0]), second = split_row(rows[1], dv, rest[1], tiny[1]);
     if (!first && !second) return any; /* zeros */
-    if (!any) memset(t->tiny, 0, (size_t)(STEP16 * t->dv) * sizeof *t->tiny);
+    for (int64_t d = 0; !any && d < t->dv; d += W)
+        memset(t->tiny + d * STEP16 + c->a0 * W, 0, (size_t)((c->a1 - c->a0) * W) * sizeof *t->tiny);
     put_right_rows(rest[0], rest[1], dv, STEP16, t->v + n * W);
     put_right_rows(tiny[0], tiny[1], dv, STEP16, t->tiny + n * W);
     return 1;
@@ -132,7 +138,7 @@ static int pack_step16(const attn_cpu_block *w, const scratch16 *t, const column
         const void *of[2];
         for (int j = 0; j < 2; j++) of[j] = n + j < c->c0 || n + j >= c->c1 ? (const void *)zero_row : rows[n + j];
         if (put_right_rows(of[0], of[1], job->head_dim_v, STEP16, t->v + n * W))
-            tiny = put_small_values(t, of, n, job->head_dim_v, tiny);
+            tiny = put_small_values(t, c, of, n, job->head_dim_v, tiny);
     }
     return tiny;
 }
@@ -410,9 +416,9 @@ static size_t any_scratch_bytes(const attn_job *job, int rows)
 {
     scratch16 unused;
     const size_t vectors = scratch_bytes(job, rows);
-    if (!is_bf16(job)) return vectors;
+    if (!is_bf16(job) || attn_span_most(&job->q_span, job->max_q) * job->group <= FEW_ROWS) return vectors;
     const size_t bytes = (size_t)scratch16_bytes(job, rows, &unused, NULL);
-    return rows > FEW_ROWS && bytes > vectors ? bytes : vectors;
+    return bytes > vectors ? bytes : vectors;
 }
 
 static int any_task_rows(const attn_job *job, size_t l2_bytes)

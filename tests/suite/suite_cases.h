@@ -17,6 +17,7 @@ struct known_case { /* one line of suite_cases.inc */
 typedef void known_edit(struct suite_built *t, const struct known_case *k);
 known_edit cases_hide_rows; /* rows at .. at + n - 1: no key is seen; a BOOL bias shows all else */
 known_edit cases_hide_keys; /* keys at .. at + n - 1, for all rows */
+known_edit cases_rise, cases_rounded_weights;
 known_edit cases_show_corner, cases_lowest_rows, cases_lattice, cases_last_stride_zero, cases_last_axis_expanded;
 known_edit cases_interleave_pages;
 suite_function cases_run_edited; /* arg: struct known_case */

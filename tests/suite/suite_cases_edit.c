@@ -69,6 +69,20 @@ void cases_lattice(struct suite_built *t, const struct known_case *k)
     }
 }
 
+/* Every hundred keys the scores rise by 64: far beyond what one base of exponentials can hold. */
+void cases_rise(struct suite_built *t, const struct known_case *k)
+{
+    (void)k;
+    for (int64_t j = 0; j < t->c.sk; j++) put(t, &t->k, t->sequence[0].k, j, 64.0f * (float)(j / 100));
+}
+
+/* One key has weight 1, the others 0.2528, which 8 bits hold as 0.2520. */
+void cases_rounded_weights(struct suite_built *t, const struct known_case *k)
+{
+    (void)k;
+    for (int64_t j = 0; j < t->c.sk; j++) put(t, &t->k, t->sequence[0].k, j, j == 0 ? 0.0f : -1.375f);
+}
+
 void cases_last_stride_zero(struct suite_built *t, const struct known_case *k)
 {
     (void)k;
