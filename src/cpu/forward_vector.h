@@ -104,13 +104,18 @@ static int task_rows(const attn_job *job, size_t l2_bytes)
 static void softmax_rows(const attn_cpu_block *w, const scratch *t, int r0, int rows, const columns *c, float *shrink)
 {
     float base[ROOM] = {0}, total[ROOM] = {0};
-    int finish = has_finish(w->job) || c->edge;
+    const int finish = has_finish(w->job) || c->edge, from = c->a0, to = c->a1;
     for (int r = 0; r < rows; r++) {
         float *s = t->s + r * STEP;
         if (finish) finish_scores(w, r0 + r, c, s);
-        vf m = vf_set1(t->m[r0 + r]);
-        for (int n = c->a0; n < c->a1; n += W) m = vf_max(vf_load(s + n), m);
-        base[r] = vf_largest(m);
+        vf m = vf_set1(t->m[r0 + r]), m1 = m; /* one alone would wait for itself */
+        int n = from;
+        for (; n + W < to; n += 2 * W) {
+            m = vf_max(vf_load(s + n), m);
+            m1 = vf_max(vf_load(s + n + W), m1);
+        }
+        if (n < to) m = vf_max(vf_load(s + n), m);
+        base[r] = vf_largest(vf_max(m, m1));
     }
     for (int r = 0; r < rows; r++) {
         float m = base[r];
@@ -122,7 +127,7 @@ static void softmax_rows(const attn_cpu_block *w, const scratch *t, int r0, int 
     for (int r = 0; r < rows; r++) {
         float *s = t->s + r * STEP;
         vf b = vf_set1(base[r]), sum = vf_zero();
-        for (int n = c->a0; n < c->a1; n += W) {
+        for (int n = from; n < to; n += W) {
             vf p = vf_exp(vf_sub(vf_load(s + n), b));
             vf_store(s + n, p);
             sum = vf_add(sum, p);

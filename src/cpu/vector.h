@@ -10,27 +10,29 @@
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #define VECTOR ALWAYS_INLINE
 
-/* Below it exp() gives 0: a little above -126 ln 2, so that no result is subnormal. */
+/* Below it exp() gives 0: about -125.5 ln 2, so that no result is subnormal. */
 #define EXP_LOWEST (-87.0f)
 
 #include VECTOR_HEADER
 
-/* exp(x) for x <= 0, about 1 ulp; exp(0) = 1; 0 below EXP_LOWEST. 2^(x log2 e) = 2^t 2^r, t whole, |r| <= 1/2, 2^r by a
- * polynomial fitted to least relative error (2e-9) with constant 1. That log2 e is
- * rounded to 24 bits costs 1.3e-8 |x|, at most 5e-9 of the largest term. */
+/* exp(x) for x <= 0, about 1 ulp; exp(0) = 1; 0 below EXP_LOWEST. 2^(x log2 e) = 2^(t - 1) (2 2^r), t whole, |r| <= 1/2,
+ * 2 2^r by a polynomial fitted to least relative error (2e-9) with constant 2. That log2 e is rounded to 24 bits costs
+ * 1.3e-8 |x|, at most 5e-9 of the largest term. Adding `whole` rounds to t and leaves t + 126 in the lowest bits, which is
+ * the exponent of 2^(t - 1), and for EXP_LOWEST that of 0. */
 VECTOR vf vf_exp(vf x)
 {
-    const vf log2_e = vf_set1(1.44269504f);
-    vf t = vf_round(vf_mul(x, log2_e));
-    vf r = vf_fms(x, log2_e, t);
-    vf p = vf_set1(1.5353362e-4f);
-    p = vf_fma(p, r, vf_set1(1.3398875e-3f));
-    p = vf_fma(p, r, vf_set1(9.61843692e-3f));
-    p = vf_fma(p, r, vf_set1(5.55033237e-2f));
-    p = vf_fma(p, r, vf_set1(2.40226477e-1f));
-    p = vf_fma(p, r, vf_set1(6.93147182e-1f));
-    p = vf_fma(p, r, vf_set1(1.0f));
-    return vf_exp2_scale(p, t, x);
+    const vf log2_e = vf_set1(1.44269504f), whole = vf_set1(0x1.8p23f + 126.0f);
+    x = vf_max(vf_set1(EXP_LOWEST), x); /* NaN stays */
+    vf t = vf_fma(x, log2_e, whole);
+    vf r = vf_fms(x, log2_e, vf_sub(t, whole));
+    vf p = vf_set1(2 * 1.5353362e-4f);
+    p = vf_fma(p, r, vf_set1(2 * 1.3398875e-3f));
+    p = vf_fma(p, r, vf_set1(2 * 9.61843692e-3f));
+    p = vf_fma(p, r, vf_set1(2 * 5.55033237e-2f));
+    p = vf_fma(p, r, vf_set1(2 * 2.40226477e-1f));
+    p = vf_fma(p, r, vf_set1(2 * 6.93147182e-1f));
+    p = vf_fma(p, r, vf_set1(2.0f));
+    return vf_mul(p, vf_exponent(t));
 }
 
 /* tanh(x), about 2 ulp. Near 0 an odd polynomial (error 4e-9), because 1 - exp(-2|x|) would cancel. */

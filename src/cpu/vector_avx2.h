@@ -83,14 +83,8 @@ VECTOR float vf_total(vf a)
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
 
-/* 2^t * p for t in [-126, 127] and whole; 0 where x < EXP_LOWEST, NaN where x is NaN. */
-VECTOR vf vf_exp2_scale(vf p, vf t, vf x)
-{
-    __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(t), _mm256_set1_epi32(127)), 23);
-    vf keep = _mm256_cmp_ps(x, _mm256_set1_ps(EXP_LOWEST), _CMP_NLT_UQ);
-    return _mm256_and_ps(keep, _mm256_mul_ps(p, _mm256_castsi256_ps(power)));
-}
-VECTOR vf vf_round(vf x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+/* The lowest bits of x become the exponent. */
+VECTOR vf vf_exponent(vf x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23)); }
 
 /* Element n is the sum of the elements of x[n]. Each step adds the halves of pairs of vectors, one exchanged and one
  * blended: blends run beside the multiply-adds of the next sums, exchanges do not. */

@@ -71,13 +71,8 @@ VECTOR vf vf_select_less(vf a, vf b, vf then, vf otherwise)
 VECTOR float vf_largest(vf a) { return _mm512_reduce_max_ps(a); }
 VECTOR float vf_total(vf a) { return _mm512_reduce_add_ps(a); }
 
-/* 2^t * p for t in [-126, 127] and whole; 0 where x < EXP_LOWEST, NaN where x is NaN. */
-VECTOR vf vf_exp2_scale(vf p, vf t, vf x)
-{
-    __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_LOWEST), _CMP_NLT_UQ);
-    return _mm512_maskz_scalef_ps(keep, p, t);
-}
-VECTOR vf vf_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+/* The lowest bits of x become the exponent. */
+VECTOR vf vf_exponent(vf x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 23)); }
 
 /* Element n is the sum of the elements of x[n]. Three steps of pairwise addition, each halving the vectors. */
 VECTOR vf vf_totals(const vf x[16])
