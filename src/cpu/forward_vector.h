@@ -343,9 +343,20 @@ static void value_strip(const scratch *t, int r0, int rows, int tile_rows, const
         }
 }
 
+/* The strip that begins at row r, and its columns: four tiles, or one where its rows see less than the others'. */
+static columns strip_of(const attn_cpu_block *w, int r, int tile_rows, int64_t key, int *rows)
+{
+    const int tile = w->rows - r < tile_rows ? w->rows - r : tile_rows;
+    *rows = w->rows - r < 4 * tile_rows ? w->rows - r : 4 * tile_rows;
+    const columns c = columns_of(w, r, *rows, key, STEP), one = columns_of(w, r, tile, key, STEP);
+    if (c.c0 == one.c0 && c.c1 == one.c1) return c;
+    *rows = tile;
+    return one;
+}
+
 static void forward_tiles(const attn_cpu_block *w, const scratch *t)
 {
-    int tile_rows = (int)attn_ceil_div(w->rows, attn_ceil_div(w->rows, TILE_ROWS)), strip = 4 * tile_rows;
+    int tile_rows = (int)attn_ceil_div(w->rows, attn_ceil_div(w->rows, TILE_ROWS));
     pack_queries(w, t, tile_rows);
     int64_t first, end;
     attn_block_band(w, &first, &end);
@@ -356,10 +367,9 @@ static void forward_tiles(const attn_cpu_block *w, const scratch *t)
         pack_keys(w, t, &all);
         pack_values(w, t, &all);
         plan_ahead(w, key + STEP, end, STEP, step_tiles, &next);
-        for (int r = 0; r < w->rows; r += strip) {
-            int rows = w->rows - r < strip ? w->rows - r : strip;
+        for (int r = 0, rows; r < w->rows; r += rows) {
             float shrink[ROOM];
-            columns c = columns_of(w, r, rows, key, STEP);
+            columns c = strip_of(w, r, tile_rows, key, &rows);
             if (c.c0 >= c.c1) continue;
             score_strip(w, t, r, rows, tile_rows, &c, &next);
             softmax_rows(w, t, r, rows, &c, shrink);
