@@ -327,7 +327,8 @@ static void run_padding(void *arg, int64_t task, int32_t thread)
 /* Blocks as large as they may be, unless that would leave threads idle. Who computes a row cannot change it. */
 static int choose_task_rows(const forward_call *call, int most, int32_t threads)
 {
-    enum { TASKS = 4 }; /* a thread, so that the last ones end together */
+    /* Tasks of a thread, so that the last ones end together; fewer where blocks of less than ROWS would pack too often. */
+    enum { TASKS = 8, FEWEST = 4, ROWS = 432 };
     const attn_job *job = call->job;
     double rows = 0.0;
     for (int64_t n = 0; n < job->batch; n++) {
@@ -335,7 +336,7 @@ static int choose_task_rows(const forward_call *call, int most, int32_t threads)
         rows +=
             (double)s.q_len * (double)job->heads_q * (double)piece_count(job, call->level->key_step, s.q_len, s.k_len);
     }
-    double share = rows / ((double)threads * TASKS);
+    double share = fmax(rows / threads / TASKS, fmin(rows / threads / FEWEST, ROWS));
     if (threads <= 1 || share >= (double)most) return most;
     return (int)attn_min(most, attn_round_up(attn_max(1, (int64_t)share), call->level->row_step));
 }

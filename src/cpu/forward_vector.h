@@ -17,7 +17,7 @@
  * QK' the step's V is prefetched, during PV the next step's K.
  *
  * Bytes, many rows of f32: a block of R rows reads Sk (D + Dv) 4 bytes of K and V and works 4 Sk R D flops: with R =
- * 504, D = Dv = 128 252 flops a byte. Few rows: K and V once, all heads of a group together.
+ * 1032, D = Dv = 128 516 flops a byte. Few rows: K and V once, all heads of a group together.
  * Scratch of a thread, float32: Q [rows][D], O [rows][Dv], K and V of a step, S [STRIP][STEP], one panel of rows; less
  * where a problem has fewer rows or keys.
  *
@@ -33,7 +33,7 @@ enum {
     MOST_STEP = 256,       /* by any kernel of a level */
     STRIP = 4 * TILE_ROWS, /* rows between QK' and PV */
     ROW_STEP = 2 * TILE_ROWS < 24 ? 24 : 2 * TILE_ROWS,
-    MOST_ROWS = 18 * ROW_STEP,
+    MOST_ROWS = 1024,
     FEW_STEP = 64, /* keys at a time then: f16, D = 128: K and V 16 KiB each */
     SHARE = 4,     /* rows that share a loaded key or value then */
     ROOM = (STRIP + W - 1) / W * W
@@ -88,14 +88,13 @@ static size_t scratch_bytes(const attn_job *job, int rows)
     return (size_t)scratch_floats(job, rows, &unused, NULL) * sizeof(float);
 }
 
-/* As many rows as share the L2 cache with a step's K and V, packed, and with the next step's; but packing is worth it
- * from some rows on. */
+/* As many rows as have 1 MiB of Q and O, whatever the L2 cache holds: each step goes through them once, in order, so they may
+ * come from L3, while K and V of the step stay in L2. The more rows, the less packing weighs. */
 static int task_rows(const attn_job *job, size_t l2_bytes)
 {
-    int64_t d = attn_round_up(job->head_dim, W) + attn_round_up(job->head_dim_v, W);
-    int64_t floats = (int64_t)(l2_bytes / 4 * 3 / sizeof(float)) - 2 * STEP * d - STRIP * STEP;
-    int64_t rows = floats / attn_max(d, 1) / ROW_STEP * ROW_STEP;
-    return (int)(rows < 4 * ROW_STEP ? 4 * ROW_STEP : rows > MOST_ROWS ? MOST_ROWS : rows);
+    (void)l2_bytes;
+    const int64_t d = attn_round_up(job->head_dim, W) + attn_round_up(job->head_dim_v, W);
+    return (int)attn_round_up(attn_min(MOST_ROWS, (1 << 20) / (int64_t)sizeof(float) / attn_max(d, 1)), ROW_STEP);
 }
 
 /* ---- S to P, the same for few and many rows -------------------------------------------------------- */
