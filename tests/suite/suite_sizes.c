@@ -104,6 +104,8 @@ static void sweep_rows(struct suite *s)
         choose_mask(&c, (int64_t)(n / 3));
         run(s, 1, c);
     }
+    /* avx2: five tiles of 5 rows, of which a strip has four */
+    run(s, 1, (struct suite_case){.sq = 25, .sk = 70, .d = 16, .seed = 57});
     for (size_t n = 0; n < COUNT(group) * COUNT(around); n++) {
         struct suite_case c = {.hkv = 2, .sk = 40, .d = 8, .dv = 24, .seed = n};
         c.hq = 2 * group[n % COUNT(group)],
