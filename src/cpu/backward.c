@@ -74,7 +74,7 @@ attn_status attn_cpu_plan_backward(const attn_context *ctx, const attn_job *job,
             return attn_fail(ATTN_OUT_OF_MEMORY, "this problem needs a workspace of %.3g bytes", l.bytes);
         plan->workspace_bytes = l.starts + 2 * l.rows + l.counters + l.dq + (size_t)ctx->threads * l.scratch;
     }
-    attn_cpu_name_plan(ctx, "backward", level, plan);
+    attn_cpu_name_plan(ctx, "backward", job, level, plan);
     return ATTN_OK;
 }
 

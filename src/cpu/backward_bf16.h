@@ -298,6 +298,7 @@ static void any_add_queries(const attn_cpu_block *w, void *memory, int fresh, fl
       .name = #level,                               \
       .needs = features,                            \
       .wants = wanted,                              \
+      .multiplies_bf16 = true,                      \
       .row_step = ROW_STEP16,                       \
       .key_step = STEP16,                           \
       .task_rows = any_task_rows,                   \

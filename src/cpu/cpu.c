@@ -55,7 +55,8 @@ const attn_cpu_level *attn_cpu_choose_level(const attn_force *force, const char 
     return level ? level : attn_cpu_best_level();
 }
 
-void attn_cpu_name_plan(const attn_context *ctx, const char *operation, const attn_cpu_level *level, attn_plan *plan)
+void attn_cpu_name_plan(const attn_context *ctx, const char *operation, const attn_job *job,
+                        const attn_cpu_level *level, attn_plan *plan)
 {
     const bool forced = ctx->force.isa[0] || level_of_kernel(ctx->force.kernel, operation);
     const char *kernel_end = plan->kernel + sizeof plan->kernel, *reason_end = plan->reason + sizeof plan->reason;
@@ -64,6 +65,8 @@ void attn_cpu_name_plan(const attn_context *ctx, const char *operation, const at
     attn_add_text(at, kernel_end, level->name);
     at = attn_add_text(plan->reason, reason_end, forced ? "host tensors; forced level " : "host tensors; best level ");
     at = attn_add_text(at, reason_end, level->name);
+    const bool bf16 = job->q.dtype == ATTN_BF16 && job->k.dtype == ATTN_BF16 && job->v.dtype == ATTN_BF16;
+    if (level->multiplies_bf16 && !bf16) at = attn_add_text(at, reason_end, ", in float32: q, k, v are not all BF16");
     if (plan->threads > 1 && attn_cpu_binds(ctx)) attn_add_text(at, reason_end, "; threads bound to cores");
     attn_add_text(plan->isa, plan->isa + sizeof plan->isa, level->name);
 }

@@ -116,7 +116,7 @@ attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, 
         plan->workspace_bytes += scratch * (alone ? 1 : (size_t)ctx->threads);
     }
     plan->num_splits = (int32_t)piece_count(job, level->key_step, job->max_q, job->max_k);
-    attn_cpu_name_plan(ctx, "forward", level, plan);
+    attn_cpu_name_plan(ctx, "forward", job, level, plan);
     if (plan->threads > 1 && has_lists(ctx)) strcat(plan->reason, "; a list of tasks for each NUMA node");
     return ATTN_OK;
 }

@@ -53,10 +53,11 @@ typedef struct attn_cpu_key_sums {
 
 typedef struct attn_cpu_level {
     const char *name;
-    unsigned needs; /* attn_cpu_features */
-    unsigned wants; /* of the same: without them it runs, but is not taken by itself */
-    int row_step;   /* rows of a block: multiples of it, except the last block's; results do not depend on them */
-    int key_step;   /* pieces of a sequence's keys begin at multiples of it */
+    unsigned needs;       /* attn_cpu_features */
+    unsigned wants;       /* of the same: without them it runs, but is not taken by itself */
+    bool multiplies_bf16; /* where Q, K and V are all bf16 and the rows are many */
+    int row_step;         /* rows of a block: multiples of it, except the last block's; results do not depend on them */
+    int key_step;         /* pieces of a sequence's keys begin at multiples of it */
     int (*task_rows)(const attn_job *job, size_t l2_bytes); /* most rows of a block, a multiple of row_step */
     size_t (*scratch_bytes)(const attn_job *job, int rows); /* of one thread; a multiple of 64; grows with rows */
     /* Fills `state` with pointers into scratch. */
@@ -90,7 +91,8 @@ const char *attn_cpu_level_names(void);                      /* of the build, " 
 /* The level that is forced, by itself or by a kernel "`operation`_NAME", else the best. */
 const attn_cpu_level *attn_cpu_choose_level(const attn_force *force, const char *operation);
 /* plan's isa, kernel and reason. */
-void attn_cpu_name_plan(const attn_context *ctx, const char *operation, const attn_cpu_level *level, attn_plan *plan);
+void attn_cpu_name_plan(const attn_context *ctx, const char *operation, const attn_job *job,
+                        const attn_cpu_level *level, attn_plan *plan);
 
 /* A sequence's place in the order: those with most work come first, so that no thread begins a long one last. */
 typedef struct attn_cpu_start {
