@@ -460,7 +460,7 @@ ATTN_API attn_status attn_dropout_mask(attn_context *ctx, const attn_problem *pr
 
 /* ---- Memory of any device ---------------------------------------------------------------------
  * So that a program, and the tests, need no CUDA header. device is an index as in attn_device_get. Host
- * memory is aligned to 64 bytes; from 4 MiB on, if the context has no allocator of its own, it lies in huge
+ * memory is aligned to 64 bytes; from 32 MiB on, if the context has no allocator of its own, it lies in huge
  * pages where the system gives them (Linux: transparent_hugepage `madvise` or `always`): a K/V cache there is
  * read up to a quarter faster. Free it before the context is destroyed. Copies wait unless exec names a
  * stream without ATTN_EXEC_WAIT; a stream that captures a graph takes none. attn_sync waits for exec's

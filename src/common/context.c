@@ -71,7 +71,8 @@ attn_status attn_device_get(int32_t index, attn_device_info *info)
 
 /* ---- context --------------------------------------------------------------------------------- */
 
-enum { HUGE_PAGE = 2 << 20, HUGE_FROM = 4 << 20 }; /* 4 MiB: a page too many for alignment is little then */
+/* From 32 MiB on every block of glibc's is a mapping of its own, so that the advice ends with it. */
+enum { HUGE_PAGE = 2 << 20, HUGE_FROM = 32 << 20 };
 
 /* Large blocks in huge pages, where the system gives them to those who ask: a core reads memory by 4 KiB pages up to a
  * quarter slower. The end of a block, less than a huge page, stays in ordinary ones. */

@@ -102,7 +102,10 @@ static bool is_small(const attn_job *job, int64_t most_q, int64_t most_k)
 attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, attn_plan *plan)
 {
     const attn_cpu_level *level = attn_cpu_choose_level(&ctx->force, "forward");
-    if (!ctx->force.threads && is_small(job, job->max_q, job->max_k)) plan->threads = 1;
+    /* A bound may be above the room that there is. Never more than `alone` looks at below, so that what is sized for one
+     * thread runs on one. */
+    const int64_t q = attn_min(job->max_q, job->q_span.room), k = attn_min(job->max_k, job->kv_span.room);
+    if (!ctx->force.threads && is_small(job, q, k)) plan->threads = 1;
     if (!attn_job_is_empty(job)) { /* whatever max_q and max_k say of threads today */
         const int64_t most_q = attn_span_most(&job->q_span, job->max_q);
         const int64_t most_k = attn_span_most(&job->kv_span, job->max_k);

@@ -19,7 +19,8 @@ void attn_cpu_watch_forks(void) { pthread_once(&watch_once, watch); }
 static atomic_bool taken[ATTN_MAX_CORES]; /* cores, by teams of this process */
 
 typedef struct binding {
-    int core; /* -1: none */
+    int core;   /* -1: none */
+    bool moved; /* from more CPUs than the core's */
     cpu_set_t former;
 } binding;
 
@@ -37,8 +38,10 @@ static binding bind_thread(int32_t thread)
         cpu_set_t mask;
         const int core = (int)((thread + n) % cores);
         CPU_AND(&mask, &sets[core], &b.former);
-        if (CPU_COUNT(&mask) == 0 || CPU_EQUAL(&mask, &b.former) || atomic_exchange(&taken[core], true)) continue;
-        if (sched_setaffinity(0, sizeof mask, &mask) == 0) b.core = core;
+        if (CPU_COUNT(&mask) == 0 || atomic_exchange(&taken[core], true)) continue;
+        const bool there = CPU_EQUAL(&mask, &b.former); /* it has no other; but now nobody else comes to it */
+        b.moved = !there && sched_setaffinity(0, sizeof mask, &mask) == 0;
+        if (there || b.moved) b.core = core;
         else atomic_store(&taken[core], false);
         break;
     }
@@ -48,7 +51,7 @@ static binding bind_thread(int32_t thread)
 static void release_thread(const binding *b)
 {
     if (b->core < 0) return;
-    sched_setaffinity(0, sizeof b->former, &b->former);
+    if (b->moved) sched_setaffinity(0, sizeof b->former, &b->former);
     atomic_store(&taken[b->core], false);
 }
 

@@ -143,6 +143,49 @@ static void not_by_offsets(struct suite_check *check, const void *arg)
                  plan[0].workspace_bytes);
 }
 
+/* A bound above the room that there is: the call must keep to what the query said of it. */
+static void bound_above_room(struct suite_check *check, const void *arg)
+{
+    enum { B = 4, H = 4, SK = 17, D = 16, GUARD = 1 << 16 };
+    static float q[B * H * 2 * D], k[B * H * SK * D], out[B * H * 2 * D];
+    static const int32_t used[B] = {17, 3, 17, 9};
+    attn_problem p = ATTN_PROBLEM_INIT;
+    attn_plan plan = ATTN_PLAN_INIT;
+    (void)arg;
+    if (!check->target->host) {
+        suite_skip(check, "guards host memory");
+        return;
+    }
+    p.q = attn_bhsd(q, ATTN_F32, B, H, 2, D);
+    p.k = p.v = attn_bhsd(k, ATTN_F32, B, H, SK, D);
+    p.out = attn_bhsd(out, ATTN_F32, B, H, 2, D);
+    p.kv_len.used = used;
+    p.kv_len.count = B;
+    p.kv_len.max = 1 << 20;
+    attn_config config = ATTN_CONFIG_INIT;
+    attn_context *ctx = NULL;
+    config.backend = check->target->backend;
+    config.num_threads = 4;
+    config.force = check->target->force[0] ? check->target->force : NULL;
+    suite_expect_status(check, attn_create(&config, &ctx), ATTN_OK, "attn_create");
+    if (!ctx) return;
+    suite_expect_status(check, attn_query(ctx, ATTN_OP_FORWARD, &p, NULL, NULL, &plan), ATTN_OK, "attn_query");
+    const size_t whole = (plan.workspace_bytes + 63) / 64 * 64 + GUARD;
+    unsigned char *room = aligned_alloc(64, whole);
+    if (suite_expect(check, room != NULL, "out of memory")) {
+        attn_exec exec = ATTN_EXEC_INIT;
+        size_t beyond = 0;
+        memset(room, 0x5a, whole);
+        exec.workspace = room;
+        exec.workspace_bytes = plan.workspace_bytes;
+        suite_expect_status(check, attn_forward(ctx, &p, &exec), ATTN_OK, "attn_forward");
+        for (size_t n = plan.workspace_bytes; n < whole; n++) beyond += room[n] != 0x5a;
+        suite_expect(check, beyond == 0, "%zu bytes behind the workspace were written", beyond);
+    }
+    free(room);
+    attn_destroy(ctx);
+}
+
 /* No Sq x Sk: a long prefill needs no more than tiles for each thread. */
 static void bounded(struct suite_check *check, const void *arg)
 {
@@ -297,6 +340,7 @@ void suite_run_memory(struct suite *s)
     suite_each(s, 1, "memory/workspace-not-by-lengths", not_by_lengths, NULL);
     suite_each(s, 1, "memory/workspace-not-by-offsets", not_by_offsets, NULL);
     suite_each(s, 1, "memory/workspace-bounded", bounded, NULL);
+    suite_each(s, 1, "memory/workspace-bound-above-room", bound_above_room, NULL);
     suite_each(s, 1, "memory/no-allocation-with-workspace", none_with_workspace, NULL);
     suite_each(s, 1, "memory/no-allocation-of-small-calls", none_for_small, NULL);
     suite_each(s, 1, "memory/allocation-refused", refused, NULL);
