@@ -8,7 +8,7 @@
  * D is taken from the diagonal of the product dO O', so that a row that sees one key has dP = D.
  *
  * Bytes: as backward_vector.h, operands half as wide. Scratch of a thread: 0.6 MiB at D = 128.
- * -inf and NaN: as in backward_vector.h. */
+ * -inf and NaN: as in backward_vector.h. What of dO, and of products with it, is below 2^-126 counts as 0. */
 #ifndef ATTN_CPU_BACKWARD_BF16_H
 #define ATTN_CPU_BACKWARD_BF16_H
 

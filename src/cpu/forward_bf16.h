@@ -14,7 +14,7 @@
  * Scratch of a thread: Q, a step's K and V, a strip's P in bf16; a strip's S and O [rows][Dv] in float32.
  *
  * -inf: as in forward_vector.h. NaN: as there; bf16 keeps it. Subnormal operands and results of a
- * product count as 0, so values below 2^-62 are multiplied apart, times 2^64: they add to O, whatever the block's other keys are. */
+ * product count as 0, so values below 2^-63 are multiplied apart, times 2^64: they add to O, whatever the block's other keys are. */
 #ifndef ATTN_CPU_FORWARD_BF16_H
 #define ATTN_CPU_FORWARD_BF16_H
 
@@ -34,7 +34,7 @@ typedef struct scratch16 {
     uint16_t *tiny;      /* as v: values too small to be multiplied, times 2^64 */
     uint16_t *p;         /* 2 of: slabs of STEP16, STRIP16 rows */
     float *s;            /* 2 of: [STRIP16][STEP16] */
-    float *o;            /* [rows][Dv'] */
+    float *o, *o_tiny;   /* [rows][Dv'] */
     float *m, *l;        /* [rows] */
     float *base;         /* [rows]: of the exponentials, as a power of 2 */
     float (*sums)[2][W]; /* [rows]: of P, of P as rounded; lane by lane */
@@ -54,17 +54,10 @@ static int64_t scratch16_bytes(const attn_job *job, int64_t rows, scratch16 *t, 
     const struct {
         void *part;
         int64_t bytes;
-    } parts[] = {{&t->q, 2 * t->room * t->d},
-                 {&t->k, 2 * keys * t->d},
-                 {&t->v, 2 * values},
-                 {&t->tiny, 2 * values},
-                 {&t->p, 2 * STRIP16 * weights},
-                 {&t->s, 4 * scores * STEP16},
-                 {&t->o, 4 * rows * t->dv},
-                 {&t->m, 4 * rows},
-                 {&t->l, 4 * rows},
-                 {&t->base, 4 * rows},
-                 {&t->sums, 8 * W * rows}};
+    } parts[] = {{&t->q, 2 * t->room * t->d}, {&t->k, 2 * keys * t->d},       {&t->v, 2 * values},
+                 {&t->tiny, 2 * values},      {&t->p, 2 * STRIP16 * weights}, {&t->s, 4 * scores * STEP16},
+                 {&t->o, 4 * rows * t->dv},   {&t->o_tiny, 4 * rows * t->dv}, {&t->m, 4 * rows},
+                 {&t->l, 4 * rows},           {&t->base, 4 * rows},           {&t->sums, 8 * W * rows}};
     int64_t bytes = 0;
     for (size_t n = 0; n < sizeof parts / sizeof *parts; n++) {
         char *at = base + bytes;
@@ -91,8 +84,8 @@ static void pack_queries16(const attn_cpu_block *w, const scratch16 *t)
         put_left(r < w->rows ? row_of(w, &w->job->q, r) : NULL, w->job->head_dim, t->room, t->q + r * SLAB);
 }
 
-/* Elements that products of weights would lose, as subnormal results are 0: not 0 and below 2^-62. */
-static int is_tiny(uint16_t x) { return (x & 0x7fff) != 0 && (x & 0x7fff) < (127 - 62) << 7; }
+/* Elements that products of weights would lose, as subnormal results are 0: not 0 and below 2^-63. */
+static int is_tiny(uint16_t x) { return (x & 0x7fff) != 0 && (x & 0x7fff) < (127 - 63) << 7; }
 
 /* A row without its tiny elements, and these times 2^64. Whether there are any. */
 static int split_row(const void *row, int64_t n, uint16_t *rest, uint16_t *tiny)
@@ -172,16 +165,22 @@ VECTOR __m512i soften_slab(vf low, vf high, float sums[2][W])
     return two;
 }
 
+/* x shrunk; what would be subnormal is 0, as the next product would take it, if there is one. */
+VECTOR vf shrink_sums(vf x, vf shrink)
+{
+    const vf y = vf_mul(x, shrink);
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(vf_abs(y), vf_set1(0x1p-126f), _CMP_NLT_UQ), y);
+}
+
 /* Everything of row r so far shrinks to a new base. */
-static void shrink_row(const scratch16 *t, int r, float base, float to)
+static void shrink_row(const scratch16 *t, int r, int tiny, float base, float to)
 {
     const vf shrink = vf_set1(base == -INFINITY ? 0.0f : exp2f(base - to));
+    float *const o[2] = {t->o + r * t->dv, t->o_tiny + r * t->dv};
     t->base[r] = to;
     for (int n = 0; n < 2; n++) vf_store(t->sums[r][n], vf_mul(vf_load(t->sums[r][n]), shrink));
-    for (int64_t d = 0; base != -INFINITY && d < t->dv; d += W) {
-        float *o = t->o + r * t->dv + d;
-        vf_store(o, vf_mul(vf_load(o), shrink));
-    }
+    for (int n = 0; base != -INFINITY && n < 1 + tiny; n++)
+        for (int64_t d = 0; d < t->dv; d += W) vf_store(o[n] + d, shrink_sums(vf_load(o[n] + d), shrink));
 }
 
 static void add_sums(const scratch16 *t, int r, float sums[2][W])
@@ -199,10 +198,10 @@ typedef struct strip {
     const scratch16 *t;
     columns c;
     int r0, rows, place;
-    int tiny;         /* some value of the step is */
-    int row, at;      /* to be softened next: columns [at, at + 32) of that row */
-    int each;         /* such parts a turn */
-    float sums[2][W]; /* of the row's columns before `at` */
+    int tiny, tiny_here; /* some value of the block so far is, of the step */
+    int row, at;         /* to be softened next: columns [at, at + 32) of that row */
+    int each;            /* such parts a turn */
+    float sums[2][W];    /* of the row's columns before `at` */
 } strip;
 
 /* Fused, a score's distance to its base is off by 2^-24 of the base, which must stay far below 1 for P not to overflow; from here on
@@ -242,7 +241,7 @@ static void soften_row(strip *x)
     if (before == -INFINITY ? largest > -INFINITY
         : is_far(before)    ? largest * factor - before > LAZY
                             : fmaf(largest, factor, -before) > LAZY)
-        shrink_row(x->t, x->r0 + r, before, largest * factor);
+        shrink_row(x->t, x->r0 + r, x->tiny, before, largest * factor);
     const float base = x->t->base[x->r0 + r];
     vf b = vf_set1(base == -INFINITY ? 0.0f : base), f = vf_set1(factor);
     for (int n = 0; n < 2; n++) vf_store(x->sums[n], vf_zero());
@@ -311,26 +310,22 @@ static void value_strip16(const strip *x, meanwhile *other)
     const columns *c = &x->c;
     const uint16_t *p = weights_of(x, 0) + c->a0 * STRIP16;
     const int slabs = (c->a1 - c->a0) / SLAB;
-    float *o = t->o + x->r0 * t->dv, room[STRIP16][W];
-    product(x->rows, t->dv, slabs, p, STRIP16 * SLAB, t->v + c->a0 * W, STEP16 * W, 1, o, t->dv, other);
-    for (int64_t d = 0; x->tiny && d < t->dv; d += W) {
-        product(x->rows, W, slabs, p, STRIP16 * SLAB, t->tiny + d * STEP16 + c->a0 * W, STEP16 * W, 0, room[0], W,
+    const int64_t row = x->r0 * t->dv;
+    product(x->rows, t->dv, slabs, p, STRIP16 * SLAB, t->v + c->a0 * W, STEP16 * W, 1, t->o + row, t->dv, other);
+    if (x->tiny_here)
+        product(x->rows, t->dv, slabs, p, STRIP16 * SLAB, t->tiny + c->a0 * W, STEP16 * W, 1, t->o_tiny + row, t->dv,
                 NULL);
-        for (int r = 0; r < x->rows; r++) {
-            float *at = o + r * t->dv + d;
-            vf_store(at, vf_fma(vf_load(room[r]), vf_set1(0x1p-64f), vf_load(at)));
-        }
-    }
 }
 
 /* The next strip from *row on that sees keys of the step. */
-static strip *take_strip(const attn_cpu_block *w, const scratch16 *t, int64_t key, int tiny, int *row, strip *x)
+static strip *take_strip(const attn_cpu_block *w, const scratch16 *t, int64_t key, const int tiny[2], int *row,
+                         strip *x)
 {
     for (; *row < w->rows; *row += STRIP16) {
         const int rows = w->rows - *row < STRIP16 ? w->rows - *row : STRIP16;
         const columns c = slab_columns(w, *row, rows, key, STEP16);
         if (c.c0 >= c.c1) continue;
-        *x = (strip){.w = w, .t = t, .c = c, .r0 = *row, .rows = rows, .tiny = tiny};
+        *x = (strip){.w = w, .t = t, .c = c, .r0 = *row, .rows = rows, .tiny = tiny[0], .tiny_here = tiny[1]};
         *row += STRIP16;
         return x;
     }
@@ -352,7 +347,7 @@ static meanwhile *plan_softmax(strip *x, int before, int behind)
 }
 
 /* The rows of a step strip by strip: while `here` is softened, O of the strip before it and S of the one behind it are multiplied. */
-static void run_strips(const attn_cpu_block *w, const scratch16 *t, int64_t key, int tiny, ahead *next)
+static void run_strips(const attn_cpu_block *w, const scratch16 *t, int64_t key, const int tiny[2], ahead *next)
 {
     strip room[3], *before = NULL, *here = NULL, *behind;
     int row = 0, count = 0;
@@ -369,19 +364,25 @@ static void run_strips(const attn_cpu_block *w, const scratch16 *t, int64_t key,
     } while (before || here);
 }
 
-static void forward_block16(const attn_cpu_block *w, const scratch16 *t)
+/* Whether o_tiny has something. */
+static int forward_block16(const attn_cpu_block *w, const scratch16 *t)
 {
     int64_t first, end;
+    int tiny[2] = {0, 0};
     ahead next;
     pack_queries16(w, t);
     attn_block_band(w, &first, &end);
+    if (first >= end) return 0; /* a step would be packed that scratch may have no room for */
     const int64_t step_strips = attn_ceil_div(w->rows, STRIP16);
     for (int64_t key = first / STEP16 * STEP16; key < end; key += STEP16) {
         const columns all = slab_columns(w, 0, w->rows, key, STEP16);
-        const int tiny = pack_step16(w, t, &all);
+        tiny[1] = pack_step16(w, t, &all);
+        if (tiny[1] && !tiny[0]) memset(t->o_tiny, 0, (size_t)(w->rows * t->dv) * sizeof *t->o_tiny);
+        tiny[0] |= tiny[1];
         plan_ahead(w, key + STEP16, end, STEP16, step_strips, &next);
         run_strips(w, t, key, tiny, &next);
     }
+    return tiny[0];
 }
 
 static void forward16(const attn_cpu_block *w, void *memory, attn_cpu_state *state)
@@ -393,7 +394,7 @@ static void forward16(const attn_cpu_block *w, void *memory, attn_cpu_state *sta
     memset(t.sums, 0, (size_t)w->rows * sizeof *t.sums);
     memset(t.o, 0, (size_t)(w->rows * t.dv) * sizeof *t.o);
     product_begin();
-    forward_block16(w, &t);
+    const int tiny = forward_block16(w, &t);
     product_end();
     for (int r = 0; r < w->rows; r++) {
         const float rounded = vf_total(vf_load(t.sums[r][1]));
@@ -401,7 +402,11 @@ static void forward16(const attn_cpu_block *w, void *memory, attn_cpu_state *sta
         t.l[r] = vf_total(vf_load(t.sums[r][0]));
         if (!(rounded > 0.0f)) continue;
         const vf f = vf_set1(t.l[r] / rounded);
-        for (int64_t d = 0; d < t.dv; d += W) vf_store(t.o + r * t.dv + d, vf_mul(vf_load(t.o + r * t.dv + d), f));
+        for (int64_t d = 0; d < t.dv; d += W) {
+            float *o = t.o + r * t.dv + d;
+            const vf x = tiny ? vf_fma(vf_load(t.o_tiny + r * t.dv + d), vf_set1(0x1p-64f), vf_load(o)) : vf_load(o);
+            vf_store(o, vf_mul(x, f));
+        }
     }
 }
 

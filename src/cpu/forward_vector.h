@@ -359,6 +359,7 @@ static void forward_tiles(const attn_cpu_block *w, const scratch *t)
     pack_queries(w, t, tile_rows);
     int64_t first, end;
     attn_block_band(w, &first, &end);
+    if (first >= end) return; /* a step would be packed that scratch may have no room for */
     const int64_t step_tiles = attn_ceil_div(w->rows, tile_rows) * (STEP / (2 * W) + attn_ceil_div(t->dv, 2 * W));
     ahead next;
     for (int64_t key = first / STEP * STEP; key < end; key += STEP) {

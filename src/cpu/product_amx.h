@@ -13,15 +13,13 @@ enum {
 /* Tiles are state of a thread; while they are in use, switching threads has 8 KiB more to save. */
 static void product_begin(void)
 {
-    struct {
+    static const struct {
         uint8_t palette, start_row, reserved[14];
         uint16_t column_bytes[16];
         uint8_t rows[16];
-    } shapes = {.palette = 1};
-    for (int n = 0; n < 8; n++) {
-        shapes.column_bytes[n] = 64;
-        shapes.rows[n] = TILE;
-    }
+    } shapes = {.palette = 1,
+                .column_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                .rows = {TILE, TILE, TILE, TILE, TILE, TILE, TILE, TILE}};
     _tile_loadconfig(&shapes);
 }
 

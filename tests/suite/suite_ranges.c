@@ -126,6 +126,7 @@ static void one_block_grows(int64_t j, float *k, float *v)
 static const struct range ranges[] = {
     {.name = "v-1e30", .q = 1, .k = 1, .v = 1e30f},
     {.name = "v-1e-30", .q = 1, .k = 1, .v = 1e-30f},
+    {.name = "v-1.1e-19", .q = 1, .k = 1, .v = 1.1e-19f}, /* where avx512bf16 and amx begin to multiply apart */
     {.name = "v-subnormal", .q = 1, .k = 1, .v = 1e-39f},
     {.name = "q-1e30-k-1e-30", .q = 1e30f, .k = 1e-30f, .v = 1},
     {.name = "q-1e-30-k-1e30", .q = 1e-30f, .k = 1e30f, .v = 1},
