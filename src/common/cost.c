@@ -142,8 +142,7 @@ static double together(int32_t n, double alone, double among_others)
 /* Levels that multiply bf16 compute all else as avx512 does. */
 const char *attn_cost_level(const char *isa, const attn_job *job)
 {
-    const bool bf16 = job->q.dtype == ATTN_BF16 && job->k.dtype == ATTN_BF16 && job->v.dtype == ATTN_BF16;
-    return !bf16 && (strcmp(isa, "amx") == 0 || strcmp(isa, "avx512bf16") == 0) ? "avx512" : isa;
+    return !attn_job_is_bf16(job) && (strcmp(isa, "amx") == 0 || strcmp(isa, "avx512bf16") == 0) ? "avx512" : isa;
 }
 
 static double cpu_rate(const char *level, int32_t threads)

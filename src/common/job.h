@@ -73,6 +73,12 @@ ATTN_INLINE int attn_job_is_empty(const attn_job *job)
     return !job->batch || !job->heads_q || !job->head_dim_v || !job->q_span.room;
 }
 
+/* Levels that multiply bf16 do it for these. */
+ATTN_INLINE int attn_job_is_bf16(const attn_job *job)
+{
+    return job->q.dtype == ATTN_BF16 && job->k.dtype == ATTN_BF16 && job->v.dtype == ATTN_BF16;
+}
+
 ATTN_INLINE void attn_span_rows(const attn_span *s, int64_t b, int64_t *base, int64_t *room, int64_t *row, int64_t *len)
 {
     int64_t start = s->start ? s->start[b] : 0;

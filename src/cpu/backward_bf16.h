@@ -36,35 +36,26 @@ static int64_t back16_bytes(const attn_job *job, back_scratch16 *t, char *base)
     t->dv_depth = whole_slabs(job->head_dim_v);
     t->d_columns = attn_round_up(job->head_dim, W);
     t->dv_columns = attn_round_up(job->head_dim_v, W);
-    const struct {
-        void *part;
-        int64_t bytes;
-    } parts[] = {{&t->kt, 2 * KEYS * t->d},
-                 {&t->vt, 2 * KEYS * t->dv_depth},
-                 {&t->k, 2 * KEYS * t->d_columns},
-                 {&t->q, 2 * ROWS * t->d},
-                 {&t->dout, 2 * ROWS * t->dv_depth},
-                 {&t->qw, 2 * ROWS * t->d_columns},
-                 {&t->doutw, 2 * ROWS * t->dv_columns},
-                 {&t->pt, 2 * ROWS * KEYS},
-                 {&t->dst, 2 * ROWS * KEYS},
-                 {&t->ds, 2 * ROWS * KEYS},
-                 {&t->dk, 4 * KEYS * t->d_columns},
-                 {&t->dv, 4 * KEYS * t->dv_columns},
-                 {&t->s, 4 * ROWS * S_STRIDE},
-                 {&t->dp, 4 * ROWS * S_STRIDE}};
-    int64_t bytes = 0;
-    for (size_t n = 0; n < sizeof parts / sizeof *parts; n++) {
-        char *at = base + bytes;
-        if (base) memcpy(parts[n].part, &at, sizeof at);
-        bytes += attn_round_up(parts[n].bytes, 64);
-    }
-    return bytes;
+    const scratch_part parts[] = {{&t->kt, 2 * KEYS * t->d},
+                                  {&t->vt, 2 * KEYS * t->dv_depth},
+                                  {&t->k, 2 * KEYS * t->d_columns},
+                                  {&t->q, 2 * ROWS * t->d},
+                                  {&t->dout, 2 * ROWS * t->dv_depth},
+                                  {&t->qw, 2 * ROWS * t->d_columns},
+                                  {&t->doutw, 2 * ROWS * t->dv_columns},
+                                  {&t->pt, 2 * ROWS * KEYS},
+                                  {&t->dst, 2 * ROWS * KEYS},
+                                  {&t->ds, 2 * ROWS * KEYS},
+                                  {&t->dk, 4 * KEYS * t->d_columns},
+                                  {&t->dv, 4 * KEYS * t->dv_columns},
+                                  {&t->s, 4 * ROWS * S_STRIDE},
+                                  {&t->dp, 4 * ROWS * S_STRIDE}};
+    return place_parts(parts, sizeof parts / sizeof *parts, base);
 }
 
 static int is_back16(const attn_job *job)
 {
-    return is_bf16(job) && job->out.dtype == ATTN_BF16 && job->dout.dtype == ATTN_BF16;
+    return attn_job_is_bf16(job) && job->out.dtype == ATTN_BF16 && job->dout.dtype == ATTN_BF16;
 }
 
 static int takes_back16(const attn_cpu_block *w) { return is_back16(w->job) && !has_few_rows(w); }

@@ -74,6 +74,24 @@ static int put_right_rows(const void *first, const void *second, int64_t n, int6
     return small != 0;
 }
 
+/* A pointer to what lies in scratch, and its bytes. */
+typedef struct scratch_part {
+    void *part;
+    int64_t bytes;
+} scratch_part;
+
+/* The bytes of all parts, each from a multiple of 64 on; with a base the pointers are set. */
+static int64_t place_parts(const scratch_part *parts, size_t count, char *base)
+{
+    int64_t bytes = 0;
+    for (size_t n = 0; n < count; n++) {
+        char *at = base + bytes;
+        if (base) memcpy(parts[n].part, &at, sizeof at);
+        bytes += attn_round_up(parts[n].bytes, 64);
+    }
+    return bytes;
+}
+
 static const uint16_t zero_row[ATTN_MAX_HEAD_DIM];
 
 /* Columns whose vectors are whole slabs: a depth of the second product. */

@@ -65,8 +65,8 @@ void attn_cpu_name_plan(const attn_context *ctx, const char *operation, const at
     attn_add_text(at, kernel_end, level->name);
     at = attn_add_text(plan->reason, reason_end, forced ? "host tensors; forced level " : "host tensors; best level ");
     at = attn_add_text(at, reason_end, level->name);
-    const bool bf16 = job->q.dtype == ATTN_BF16 && job->k.dtype == ATTN_BF16 && job->v.dtype == ATTN_BF16;
-    if (level->multiplies_bf16 && !bf16) at = attn_add_text(at, reason_end, ", in float32: q, k, v are not all BF16");
+    if (level->multiplies_bf16 && !attn_job_is_bf16(job))
+        at = attn_add_text(at, reason_end, ", in float32: q, k, v are not all BF16");
     if (plan->threads > 1 && attn_cpu_binds(ctx)) attn_add_text(at, reason_end, "; threads bound to cores");
     attn_add_text(plan->isa, plan->isa + sizeof plan->isa, level->name);
 }

@@ -51,20 +51,12 @@ static int64_t scratch16_bytes(const attn_job *job, int64_t rows, scratch16 *t, 
     const int64_t keys = attn_min(STEP16, whole_slabs(attn_max(most_keys, 1)));
     const int64_t scores = rows > STRIP16 ? 2 * STRIP16 : rows, weights = rows > STRIP16 ? 2 * STEP16 : keys;
     const int64_t values = (t->dv - W) * STEP16 + keys * W;
-    const struct {
-        void *part;
-        int64_t bytes;
-    } parts[] = {{&t->q, 2 * t->room * t->d}, {&t->k, 2 * keys * t->d},       {&t->v, 2 * values},
-                 {&t->tiny, 2 * values},      {&t->p, 2 * STRIP16 * weights}, {&t->s, 4 * scores * STEP16},
-                 {&t->o, 4 * rows * t->dv},   {&t->o_tiny, 4 * rows * t->dv}, {&t->m, 4 * rows},
-                 {&t->l, 4 * rows},           {&t->base, 4 * rows},           {&t->sums, 8 * W * rows}};
-    int64_t bytes = 0;
-    for (size_t n = 0; n < sizeof parts / sizeof *parts; n++) {
-        char *at = base + bytes;
-        if (base) memcpy(parts[n].part, &at, sizeof at);
-        bytes += attn_round_up(parts[n].bytes, 64);
-    }
-    return bytes;
+    const scratch_part parts[] = {
+        {&t->q, 2 * t->room * t->d}, {&t->k, 2 * keys * t->d},       {&t->v, 2 * values},
+        {&t->tiny, 2 * values},      {&t->p, 2 * STRIP16 * weights}, {&t->s, 4 * scores * STEP16},
+        {&t->o, 4 * rows * t->dv},   {&t->o_tiny, 4 * rows * t->dv}, {&t->m, 4 * rows},
+        {&t->l, 4 * rows},           {&t->base, 4 * rows},           {&t->sums, 8 * W * rows}};
+    return place_parts(parts, sizeof parts / sizeof *parts, base);
 }
 
 /* As task_rows, with half the bytes but for O. */
@@ -412,28 +404,23 @@ static void forward16(const attn_cpu_block *w, void *memory, attn_cpu_state *sta
 
 /* ---- which of the two --------------------------------------------------------------------------------- */
 
-static int is_bf16(const attn_job *job)
-{
-    return job->q.dtype == ATTN_BF16 && job->k.dtype == ATTN_BF16 && job->v.dtype == ATTN_BF16;
-}
-
 static size_t any_scratch_bytes(const attn_job *job, int rows)
 {
     scratch16 unused;
     const size_t vectors = scratch_bytes(job, rows);
-    if (!is_bf16(job) || attn_span_most(&job->q_span, job->max_q) * job->group <= FEW_ROWS) return vectors;
+    if (!attn_job_is_bf16(job) || attn_span_most(&job->q_span, job->max_q) * job->group <= FEW_ROWS) return vectors;
     const size_t bytes = (size_t)scratch16_bytes(job, rows, &unused, NULL);
     return bytes > vectors ? bytes : vectors;
 }
 
 static int any_task_rows(const attn_job *job, size_t l2_bytes)
 {
-    return is_bf16(job) ? task_rows16(job, l2_bytes) : task_rows(job, l2_bytes) / ROW_STEP16 * ROW_STEP16;
+    return attn_job_is_bf16(job) ? task_rows16(job, l2_bytes) : task_rows(job, l2_bytes) / ROW_STEP16 * ROW_STEP16;
 }
 
 static void any_forward(const attn_cpu_block *w, void *memory, attn_cpu_state *state)
 {
-    if (is_bf16(w->job) && w->seq.q_len * w->job->group > FEW_ROWS) forward16(w, memory, state);
+    if (attn_job_is_bf16(w->job) && w->seq.q_len * w->job->group > FEW_ROWS) forward16(w, memory, state);
     else forward(w, memory, state);
 }
 
