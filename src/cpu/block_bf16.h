@@ -57,21 +57,24 @@ static void put_right_columns(const void *const *rows, int64_t n, uint16_t *pane
     }
 }
 
-/* Two rows of n elements, woven, to their place in every panel of `depth` rows. Whether one is 0 or below 2^-63. */
+/* Two rows of n elements, woven, to their place in every panel of `depth` rows. Whether one is tiny: not 0 and
+ * below 2^-63. */
 static int put_right_rows(const void *first, const void *second, int64_t n, int64_t depth, uint16_t *panel)
 {
     const __m512i left = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
                   right = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
-    const __m512i large = _mm512_set1_epi16(0x6000); /* bits of exponents from 2^-63 on */
-    __mmask32 small = 0;
+    const __m512i large = _mm512_set1_epi16(0x6000), /* bits of exponents from 2^-63 on */
+        any = _mm512_set1_epi16(0x7fff);
+    __mmask32 tiny = 0;
     for (int64_t at = 0; at < n; at += SLAB) {
         const __m512i a = load_slab(first, at, n), b = load_slab(second, at, n);
         const __m512i low = _mm512_unpacklo_epi16(a, b), high = _mm512_unpackhi_epi16(a, b); /* of each 8 columns */
         _mm512_storeu_si512(panel + at * depth, _mm512_permutex2var_epi64(low, left, high));
         if (n - at > W) _mm512_storeu_si512(panel + (at + W) * depth, _mm512_permutex2var_epi64(low, right, high));
-        small |= _mm512_testn_epi16_mask(a, large) | _mm512_testn_epi16_mask(b, large);
+        tiny |= _mm512_mask_test_epi16_mask(_mm512_testn_epi16_mask(a, large), a, any);
+        tiny |= _mm512_mask_test_epi16_mask(_mm512_testn_epi16_mask(b, large), b, any);
     }
-    return small != 0;
+    return tiny != 0;
 }
 
 /* A pointer to what lies in scratch, and its bytes. */

@@ -79,31 +79,26 @@ static void pack_queries16(const attn_cpu_block *w, const scratch16 *t)
 /* Elements that products of weights would lose, as subnormal results are 0: not 0 and below 2^-63. */
 static int is_tiny(uint16_t x) { return (x & 0x7fff) != 0 && (x & 0x7fff) < (127 - 63) << 7; }
 
-/* A row without its tiny elements, and these times 2^64. Whether there are any. */
-static int split_row(const void *row, int64_t n, uint16_t *rest, uint16_t *tiny)
+/* A row without its tiny elements, and these times 2^64. */
+static void split_row(const void *row, int64_t n, uint16_t *rest, uint16_t *tiny)
 {
-    int any = 0;
     for (int64_t d = 0; d < n; d++) {
         const uint16_t x = attn_load_u16((const char *)row + 2 * d);
         const int small = is_tiny(x);
         rest[d] = small ? 0 : x;
         tiny[d] = small ? attn_f32_to_bf16(attn_bf16_to_f32(x) * 0x1p64f) : 0;
-        any |= small;
     }
-    return any;
 }
 
-/* Values n and n + 1, some of them perhaps tiny; `any`: the step has had such. */
-static int put_small_values(const scratch16 *t, const columns *c, const void *const *rows, int n, int64_t dv, int any)
+/* Values n and n + 1, some of them tiny; `any`: the step has had such. */
+static void put_small_values(const scratch16 *t, const columns *c, const void *const *rows, int n, int64_t dv, int any)
 {
     uint16_t rest[2][ATTN_MAX_HEAD_DIM], tiny[2][ATTN_MAX_HEAD_DIM];
-    const int first = split_row(rows[0], dv, rest[0], tiny[0]), second = split_row(rows[1], dv, rest[1], tiny[1]);
-    if (!first && !second) return any; /* zeros */
+    for (int j = 0; j < 2; j++) split_row(rows[j], dv, rest[j], tiny[j]);
     for (int64_t d = 0; !any && d < t->dv; d += W)
         memset(t->tiny + d * STEP16 + c->a0 * W, 0, (size_t)((c->a1 - c->a0) * W) * sizeof *t->tiny);
     put_right_rows(rest[0], rest[1], dv, STEP16, t->v + n * W);
     put_right_rows(tiny[0], tiny[1], dv, STEP16, t->tiny + n * W);
-    return 1;
 }
 
 /* Keys of the columns [a0, a1); those outside [c0, c1) are zero, as are values. Whether some value is tiny. */
@@ -122,8 +117,9 @@ static int pack_step16(const attn_cpu_block *w, const scratch16 *t, const column
     for (int n = c->a0; n < c->a1; n += 2) {
         const void *of[2];
         for (int j = 0; j < 2; j++) of[j] = n + j < c->c0 || n + j >= c->c1 ? (const void *)zero_row : rows[n + j];
-        if (put_right_rows(of[0], of[1], job->head_dim_v, STEP16, t->v + n * W))
-            tiny = put_small_values(t, c, of, n, job->head_dim_v, tiny);
+        if (!put_right_rows(of[0], of[1], job->head_dim_v, STEP16, t->v + n * W)) continue;
+        put_small_values(t, c, of, n, job->head_dim_v, tiny);
+        tiny = 1;
     }
     return tiny;
 }
