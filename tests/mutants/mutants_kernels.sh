@@ -4,7 +4,8 @@
 # deliberate mistake of mutants_kernels.txt, or only for those named, compiles the kernel source with it into the
 # checked emulator and demands that `attn check` of BUILD_DIR reports a failure; without any mistake the same cases must
 # pass. Works in BUILD_DIR/mutants_kernels.
-# Environment: CXX, JOBS (mutants at a time), ATTN_CHECK_SECONDS (how long a run may take).
+# Environment: CXX, JOBS (mutants at a time), ATTN_CHECK_SECONDS (how long a run may take), EVERY (3: every third one
+# of these only, and says so).
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -113,6 +114,10 @@ if [ $# -gt 0 ]; then
   done
   [ ${#chosen[@]} = $# ] || die "not every one of these is a mutant: $*"
   tries=("${chosen[@]}")
+fi
+if [ "${EVERY:-1}" != 1 ]; then
+  mapfile -t tries < <(printf '%s\n' "${tries[@]}" | awk -v every="$EVERY" 'n++ % every == 0')
+  echo "SKIP: to save time one of $EVERY mistakes is tried; without EVERY all are"
 fi
 
 # The same cases without a mistake, and kernels compiled as with one.
