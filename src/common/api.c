@@ -75,14 +75,14 @@ static attn_status prepare(const attn_context *ctx, attn_op op, const attn_probl
     ATTN_TRY(attn_check_exec(ctx, given, exec));
     ATTN_TRY(attn_import(&p, sizeof p, problem, "problem"));
     attn_survey_begin(&survey, ctx, exec);
-    ATTN_TRY(attn_survey_problem(&survey, &p));
+    if (survey.asks) ATTN_TRY(attn_survey_problem(&survey, &p));
     ATTN_TRY(attn_validate_problem(&p, survey.readable, job));
     if (op == ATTN_OP_BACKWARD) {
         ATTN_TRY(attn_import(&g, sizeof g, grads, "grads"));
-        ATTN_TRY(attn_survey_grads(&survey, &g));
+        if (survey.asks) ATTN_TRY(attn_survey_grads(&survey, &g));
         ATTN_TRY(attn_validate_grads(&p, &g, job));
     } else if (op == ATTN_OP_DROPOUT_MASK) {
-        if (keep) ATTN_TRY(attn_survey_mask(&survey, job, keep));
+        if (keep && survey.asks) ATTN_TRY(attn_survey_mask(&survey, job, keep));
     } else if (op != ATTN_OP_FORWARD) {
         return attn_fail(ATTN_INVALID_ARGUMENT, "op: %d is no attn_op", (int)op);
     }
@@ -97,6 +97,7 @@ static attn_status prepare(const attn_context *ctx, attn_op op, const attn_probl
         attn_choose(ctx, job, &survey, exec, plan);
         ATTN_TRY(attn_choice_fit_workspace(&survey, exec, plan));
     }
+    if (!ctx->force.kernel[0]) return ATTN_OK;
     /* A forced forward kernel leaves backward free, and the other way round. */
     size_t operation = strcspn(plan->kernel, "_");
     if (strncmp(ctx->force.kernel, plan->kernel, operation) == 0 && !attn_kernel_is(plan->kernel, ctx->force.kernel))
@@ -180,7 +181,7 @@ static attn_status prepare_append(const attn_context *ctx, const attn_append *ap
     ATTN_TRY(attn_check_exec(ctx, given, exec));
     ATTN_TRY(attn_import(&a, sizeof a, append, "append"));
     attn_survey_begin(&survey, ctx, exec);
-    ATTN_TRY(attn_survey_append(&survey, &a));
+    if (survey.asks) ATTN_TRY(attn_survey_append(&survey, &a));
     ATTN_TRY(attn_validate_append(&a, survey.readable, job));
     settle_device(&survey, exec);
     if (must_check_indices(ctx, &survey)) ATTN_TRY(attn_check_append_indices(ctx, exec, &a, job));
@@ -216,7 +217,7 @@ static attn_status prepare_merge(const attn_context *ctx, int32_t n, const attn_
     ATTN_TRY(attn_check_exec(ctx, given, exec));
     ATTN_TRY(attn_validate_merge(n, out_parts, lse_parts, out, lse, job));
     attn_survey_begin(&survey, ctx, exec);
-    ATTN_TRY(attn_survey_merge(&survey, job, out, lse));
+    if (survey.asks) ATTN_TRY(attn_survey_merge(&survey, job, out, lse));
     settle_device(&survey, exec);
     ATTN_TRY(first_plan(ctx, exec, &survey, plan));
     return plan_portable(serving(ctx, exec), serving(ctx, exec)->merge, "merge", plan);

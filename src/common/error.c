@@ -17,9 +17,10 @@ attn_status attn_fail(attn_status status, const char *format, ...)
 
 char *attn_add_text(char *at, const char *end, const char *part)
 {
-    while (*part && at < end - 1) *at++ = *part++;
-    *at = '\0';
-    return at;
+    const size_t length = strlen(part), room = (size_t)(end - at) - 1, n = length < room ? length : room;
+    memcpy(at, part, n);
+    at[n] = '\0';
+    return at + n;
 }
 
 const char *attn_last_error(void) { return last_error; }

@@ -20,8 +20,9 @@ attn_status attn_import(void *ours, size_t our_size, const void *theirs, const c
             return attn_fail(ATTN_INVALID_ARGUMENT,
                              "%s.struct_size is %u: this library knows %u bytes and the rest is not zero", name, size,
                              own_size);
-    memset(ours, 0, our_size);
-    memcpy(ours, theirs, size < our_size ? size : our_size);
+    const size_t known = size < our_size ? size : our_size;
+    memcpy(ours, theirs, known);
+    memset((char *)ours + known, 0, our_size - known);
     memcpy(ours, &own_size, sizeof own_size);
     return ATTN_OK;
 }

@@ -26,7 +26,7 @@ static attn_status look(attn_survey *s, const char *name, int32_t part, const vo
     int32_t owner = -1;
     *readable = true;
     if (!pointer) return ATTN_OK;
-    if (s->asks) ATTN_TRY(attn_cuda_place(pointer, &owner, readable));
+    ATTN_TRY(attn_cuda_place(pointer, &owner, readable));
     if (owner < 0) {
         if (s->host) return ATTN_OK;
         s->host = name;

@@ -10,7 +10,7 @@ typedef struct attn_survey {
     bool cpu_only;    /* exec.device says so */
     bool readable;    /* by the host: all index arrays (lengths, page tables, slots, positions) */
     int32_t gpu;      /* that computes; -1: the CPU, unless a GPU's memory turns up */
-    const char *host; /* the first array in host memory; NULL: there is none */
+    const char *host; /* the first array found in host memory; NULL: none */
     int32_t part;     /* its index, as in "out_parts[3]"; -1: it has none */
 } attn_survey;
 
@@ -23,8 +23,8 @@ attn_array_name attn_survey_name(const char *name, int32_t part);
 /* exec is checked. No driver is asked in a process where nobody can have memory of a GPU. */
 void attn_survey_begin(attn_survey *survey, const attn_context *ctx, const attn_exec *exec);
 
-/* These look at structs that are not validated yet. INVALID_ARGUMENT for memory of another GPU than the one that
- * computes, UNSUPPORTED for a GPU's where the CPU must; both name the field. */
+/* For surveys that ask. These look at structs that are not validated yet. INVALID_ARGUMENT for memory of another GPU than
+ * the one that computes, UNSUPPORTED for a GPU's where the CPU must; both name the field. */
 attn_status attn_survey_problem(attn_survey *survey, const attn_problem *problem);
 attn_status attn_survey_grads(attn_survey *survey, const attn_grads *grads);
 attn_status attn_survey_append(attn_survey *survey, const attn_append *append);

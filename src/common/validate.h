@@ -27,7 +27,7 @@ attn_status attn_check_tensor(const attn_tensor *t, const char *name, unsigned d
 attn_status attn_check_lengths(const attn_lengths *lengths, const char *name, bool readable, int64_t batch,
                                int64_t rows, attn_span *span, int64_t *largest);
 
-/* `bytes` is the size of an element; NULL is aligned. */
+/* `bytes`: a power of two; NULL is aligned. */
 attn_status attn_check_aligned(const void *p, size_t bytes, const char *name);
 
 /* A page table (which may be absent) of pages of `page_size` rows; *row_stride: elements between its rows. `pool` names

@@ -82,7 +82,7 @@ static attn_status check_memory(const attn_tensor *t, const char *name)
     size_t align = t->dtype == ATTN_F32                                                       ? 4
                    : t->dtype == ATTN_F16 || t->dtype == ATTN_BF16 || attn_is_block(t->dtype) ? 2
                                                                                               : 1;
-    if ((uintptr_t)t->data % align)
+    if ((uintptr_t)t->data & (align - 1))
         return attn_fail(ATTN_INVALID_ARGUMENT, "%s.data: not aligned to %zu bytes", name, align);
     if ((uintptr_t)t->scale % sizeof(float))
         return attn_fail(ATTN_INVALID_ARGUMENT, "%s.scale: not aligned to 4 bytes", name);
@@ -108,8 +108,8 @@ attn_status attn_check_tensor(const attn_tensor *t, const char *name, unsigned d
 
 attn_status attn_check_aligned(const void *p, size_t bytes, const char *name)
 {
-    return (uintptr_t)p % bytes ? attn_fail(ATTN_INVALID_ARGUMENT, "%s: not aligned to %zu bytes", name, bytes)
-                                : ATTN_OK;
+    return (uintptr_t)p & (bytes - 1) ? attn_fail(ATTN_INVALID_ARGUMENT, "%s: not aligned to %zu bytes", name, bytes)
+                                      : ATTN_OK;
 }
 
 /* ---- lengths --------------------------------------------------------------------------------- */
