@@ -26,7 +26,7 @@ VECTOR vf widen_vector(int32_t type, const char *p, int64_t d, vf factor)
 /* Elements [0, n) of a row that begins at p as floats, then zeros up to a multiple of W. */
 ALWAYS_INLINE void widen_as(int32_t type, const char *p, float scale, int64_t n, float *x)
 {
-    const int64_t whole = n / W * W, bytes = type == ATTN_F16 || type == ATTN_BF16 ? 2 : 1;
+    const int64_t whole = n / W * W, bytes = type == ATTN_F32 ? 4 : type == ATTN_F16 || type == ATTN_BF16 ? 2 : 1;
     vf factor = vf_set1(scale);
     for (int64_t d = 0; d < whole; d += W) {
         if (is_block_type(type) && d % ATTN_BLOCK == 0) {
@@ -36,7 +36,7 @@ ALWAYS_INLINE void widen_as(int32_t type, const char *p, float scale, int64_t n,
         vf_store(x + d, widen_vector(type, p, d, factor));
     }
     if (whole == n) return;
-    char last[2 * W] = {0};
+    char last[4 * W] = {0};
     memcpy(last, p + whole * bytes, (size_t)((n - whole) * bytes));
     vf_store(x + whole, widen_vector(type, last, 0, factor));
     for (int64_t d = n; d < whole + W; d++) x[d] = 0.0f;
@@ -48,10 +48,7 @@ static void widen_row(const attn_view *view, int64_t batch, int64_t h, int64_t r
     const char *p = attn_element(view, attn_row_offset(view, batch, h, row));
     const float scale = view->scale ? *attn_row_scale(view, batch, h, row) : 1.0f;
     switch (view->dtype) {
-    case ATTN_F32:
-        memcpy(x, p, (size_t)n * sizeof *x);
-        for (int64_t d = n; d < attn_round_up(n, W); d++) x[d] = 0.0f;
-        break;
+    case ATTN_F32: widen_as(ATTN_F32, p, scale, n, x); break;
     case ATTN_F16: widen_as(ATTN_F16, p, scale, n, x); break;
     case ATTN_BF16: widen_as(ATTN_BF16, p, scale, n, x); break;
     case ATTN_I8: widen_as(ATTN_I8, p, scale, n, x); break;
@@ -62,25 +59,33 @@ static void widen_row(const attn_view *view, int64_t batch, int64_t h, int64_t r
     }
 }
 
+VECTOR void store_vector(int32_t type, char *p, vf x)
+{
+    if (type == ATTN_F32) vf_store((float *)(void *)p, x);
+    else if (type == ATTN_F16) vf_store_f16(p, x);
+    else vf_store_bf16(p, x);
+}
+
+/* o * f / l; + 0 makes -0 a 0: underflow may leave either, by how many fully masked steps came after. */
+VECTOR vf quotient(const float *o, vf f, vf l) { return vf_add(vf_div(vf_mul(vf_load(o), f), l), vf_zero()); }
+
+ALWAYS_INLINE void store_as(int32_t type, char *p, int64_t n, const float *o, float factor, float divisor)
+{
+    const int64_t whole = n / W * W, bytes = type == ATTN_F32 ? 4 : 2;
+    const vf f = vf_set1(factor), l = vf_set1(divisor);
+    for (int64_t d = 0; d < whole; d += W) store_vector(type, p + d * bytes, quotient(o + d, f, l));
+    if (whole == n) return;
+    char last[4 * W];
+    store_vector(type, last, quotient(o + whole, f, l));
+    memcpy(p + whole * bytes, last, (size_t)((n - whole) * bytes));
+}
+
 static void store_row(const attn_view *view, int64_t offset, int64_t n, const float *o, float factor, float divisor)
 {
-    char *out = attn_element(view, offset);
-    float x[W];
-    vf f = vf_set1(factor), l = vf_set1(divisor);
-    for (int64_t d = 0; d < n; d += W) {
-        /* + 0 makes -0 a 0: underflow may leave either, by how many fully masked steps came after */
-        vf y = vf_add(vf_div(vf_mul(vf_load(o + d), f), l), vf_zero());
-        if (n - d < W) {
-            vf_store(x, y);
-            for (int64_t e = 0; e < n - d; e++) attn_store_float(view, offset + d + e, x[e]);
-        } else if (view->dtype == ATTN_F32) {
-            vf_store((float *)(void *)out + d, y);
-        } else if (view->dtype == ATTN_F16) {
-            vf_store_f16(out + 2 * d, y);
-        } else {
-            vf_store_bf16(out + 2 * d, y);
-        }
-    }
+    char *p = attn_element(view, offset);
+    if (view->dtype == ATTN_F32) store_as(ATTN_F32, p, n, o, factor, divisor);
+    else if (view->dtype == ATTN_F16) store_as(ATTN_F16, p, n, o, factor, divisor);
+    else store_as(ATTN_BF16, p, n, o, factor, divisor);
 }
 
 /* Where rows of the block's head lie in memory: rows[n] for key + n, n in [from, to). */
@@ -232,8 +237,8 @@ static void drop_row(const attn_cpu_block *w, int64_t r, const columns *c, float
 
 /* ---- packing, products ---------------------------------------------------------------------------- */
 
-/* W rows as a panel [d][W]. */
-ALWAYS_INLINE void pack_transposed_as(int32_t type, const char *const *rows, int64_t d, float *panel)
+/* W rows as a panel [d][step], the first `step` of them: the others' elements are overwritten, or behind the panel. */
+ALWAYS_INLINE void pack_transposed_as(int32_t type, const char *const *rows, int64_t d, int step, float *panel)
 {
     for (int64_t at = 0; at < d; at += W) {
         vf x[W];
@@ -241,15 +246,15 @@ ALWAYS_INLINE void pack_transposed_as(int32_t type, const char *const *rows, int
         for (int n = 0; n < W; n++) x[n] = vf_load_as(type, rows[n], at);
         vf_transpose(x);
 #pragma GCC unroll 16
-        for (int n = 0; n < W; n++) vf_store(panel + (at + n) * W, x[n]);
+        for (int n = 0; n < W; n++) vf_store(panel + (at + n) * step, x[n]);
     }
 }
 
 static void pack_transposed(int32_t type, const char *const *rows, int64_t d, float *panel)
 {
-    if (type == ATTN_F32) pack_transposed_as(ATTN_F32, rows, d, panel);
-    else if (type == ATTN_F16) pack_transposed_as(ATTN_F16, rows, d, panel);
-    else pack_transposed_as(ATTN_BF16, rows, d, panel);
+    if (type == ATTN_F32) pack_transposed_as(ATTN_F32, rows, d, W, panel);
+    else if (type == ATTN_F16) pack_transposed_as(ATTN_F16, rows, d, W, panel);
+    else pack_transposed_as(ATTN_BF16, rows, d, W, panel);
 }
 
 /* A row of n elements to its place in every panel of W columns [n / W][panel_rows][W]. */

@@ -37,6 +37,7 @@ const char *attn_cpu_level_names(void)
 /* Level of a kernel "OPERATION_LEVEL"; NULL: of another operation, not built, or not on this processor. */
 static const attn_cpu_level *level_of_kernel(const char *kernel, const char *operation)
 {
+    if (!kernel[0]) return NULL;
     const size_t length = strlen(operation);
     if (strncmp(kernel, operation, length) != 0 || kernel[length] != '_') return NULL;
     return attn_cpu_find_level(kernel + length + 1);

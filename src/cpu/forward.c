@@ -44,7 +44,8 @@ static int64_t piece_count(const attn_job *job, int key_step, int64_t q_len, int
 /* Rows of each block of a sequence but the last: as equal as row_step allows. */
 static int64_t block_rows(const attn_cpu_level *level, int task_rows, int64_t rows)
 {
-    int64_t blocks = attn_max(1, attn_ceil_div(rows, task_rows));
+    if (rows <= task_rows) return task_rows;
+    int64_t blocks = attn_ceil_div(rows, task_rows);
     return attn_max(level->row_step, attn_round_up(attn_ceil_div(rows, blocks), level->row_step));
 }
 
@@ -130,8 +131,8 @@ attn_status attn_cpu_plan_forward(const attn_context *ctx, const attn_job *job, 
 static float weight(float x, float largest) { return expf(x - (largest == -INFINITY ? 0.0f : largest)); }
 
 /* Adds the sink, divides, writes. */
-static void finish_row(const forward_call *call, const attn_sequence *s, int64_t h, int64_t i, float m, float l,
-                       const float *o)
+static inline void finish_row(const forward_call *call, const attn_sequence *s, int64_t h, int64_t i, float m, float l,
+                              const float *o)
 {
     const attn_job *job = call->job;
     float largest = m, shrink = 1.0f;
@@ -187,15 +188,14 @@ static void run_block(const forward_call *call, const attn_cpu_start *start, int
 
     attn_cpu_state state;
     level->forward(&w, call->scratch + (size_t)thread * call->scratch_bytes, &state);
-    for (int r = 0; r < w.rows; r++) {
-        float *o = state.o + r * state.o_stride;
-        int64_t row = w.row + r;
+    int64_t i = attn_block_query(&w, 0), h = attn_block_head(&w, 0);
+    for (int r = 0; r < w.rows; r++, attn_block_next(&w, &i, &h)) {
+        const float *o = state.o + r * state.o_stride;
         if (pieces == 1) {
-            finish_row(call, &w.seq, w.hkv * job->group + row % job->group, row / job->group, state.m[r], state.l[r],
-                       o);
+            finish_row(call, &w.seq, h, i, state.m[r], state.l[r], o);
             continue;
         }
-        float *partial = partial_of(call, start, rows, pieces, w.hkv, row, piece);
+        float *partial = partial_of(call, start, rows, pieces, w.hkv, w.row + r, piece);
         partial[0] = state.m[r];
         partial[1] = state.l[r];
         memcpy(partial + 2, o, (size_t)job->head_dim_v * sizeof *o);
@@ -334,20 +334,21 @@ static int choose_task_rows(const forward_call *call, int most, int32_t threads)
     enum { TASKS = 8, FEWEST = 4, ROWS = 432 };
     const attn_job *job = call->job;
     double rows = 0.0;
+    if (threads <= 1) return most;
     for (int64_t n = 0; n < job->batch; n++) {
         attn_sequence s = attn_sequence_of(job, n);
         rows +=
             (double)s.q_len * (double)job->heads_q * (double)piece_count(job, call->level->key_step, s.q_len, s.k_len);
     }
     double share = fmax(rows / threads / TASKS, fmin(rows / threads / FEWEST, ROWS));
-    if (threads <= 1 || share >= (double)most) return most;
+    if (share >= (double)most) return most;
     return (int)attn_min(most, attn_round_up(attn_max(1, (int64_t)share), call->level->row_step));
 }
 
 attn_status attn_cpu_forward(const attn_context *ctx, const attn_job *job, const attn_plan *plan, const attn_exec *exec)
 {
     void *workspace = exec->workspace;
-    const attn_cpu_level *level = attn_cpu_find_level(plan->isa);
+    const attn_cpu_level *level = attn_cpu_choose_level(&ctx->force, "forward");
     if (attn_job_is_empty(job)) return ATTN_OK;
     int most = row_bound(ctx, level, job);
     forward_call call = {

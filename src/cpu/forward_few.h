@@ -168,31 +168,32 @@ case ATTN_##name: few_values_of(ATTN_##name, w, t, c, values, shrink, next); bre
     }
 }
 
-/* Where the rows of the columns [c0, c1) lie in the caller's memory. The step's other columns stand for a neighbour:
+/* Where the rows of the columns [c0, c1) lie in the caller's memory. The others of [a0, a1) stand for a neighbour:
  * whole vectors of keys are computed, and no row may read what lies there. */
 static void find_few(const attn_cpu_block *w, const attn_view *view, const columns *c, const char **rows)
 {
     find_rows(w, view, c->key, c->c0, c->c1, rows);
-    for (int j = 0; j < c->c0; j++) rows[j] = rows[c->c0];
-    for (int j = c->c1; j < FEW_STEP; j++) rows[j] = rows[c->c1 - 1];
+    for (int j = c->a0; j < c->c0; j++) rows[j] = rows[c->c0];
+    for (int j = c->c1; j < c->a1; j++) rows[j] = rows[c->c1 - 1];
 }
 
 /* The factors of the blocks of all rows, which begin with theirs in 16 bits. */
-static void find_block_factors(const attn_view *view, int64_t n, few_rows *rows)
+static void find_block_factors(const attn_view *view, int64_t n, const columns *c, few_rows *rows)
 {
     const int64_t step = view->dtype == ATTN_Q8_0 ? ATTN_Q8_0_BYTES : ATTN_Q4_0_BYTES;
     uint16_t bits[FEW_STEP * ATTN_MAX_HEAD_DIM / ATTN_BLOCK], *at = bits;
     rows->factors = n / ATTN_BLOCK;
-    for (int j = 0; j < FEW_STEP; j++)
+    for (int j = c->a0; j < c->a1; j++)
         for (int64_t b = 0; b < rows->factors; b++) *at++ = attn_load_u16(rows->row[j] + b * step);
-    for (int64_t b = 0; b < FEW_STEP * rows->factors; b += W) vf_store(rows->factor + b, vf_load_f16(bits + b));
+    float *factor = rows->factor + c->a0 * rows->factors;
+    for (int64_t b = 0; b < (c->a1 - c->a0) * rows->factors; b += W) vf_store(factor + b, vf_load_f16(bits + b));
 }
 
 static void find_row_factors(const attn_cpu_block *w, const attn_view *view, const columns *c, few_rows *rows)
 {
     const float whole = view->dtype == ATTN_F8_E4M3 ? E4M3_UNIT : 1.0f;
     rows->factors = 1;
-    for (int j = 0; j < FEW_STEP; j++) {
+    for (int j = c->a0; j < c->a1; j++) {
         int64_t batch, row;
         attn_key_place(w->job, &w->seq, w->b, c->key + (j < c->c0 ? c->c0 : j < c->c1 ? j : c->c1 - 1), &batch, &row);
         rows->factor[j] = view->scale ? *attn_row_scale(view, batch, w->hkv, row) * whole : whole;
@@ -200,11 +201,11 @@ static void find_row_factors(const attn_cpu_block *w, const attn_view *view, con
 }
 
 /* E4M3 whose codes and factors give what vf_load_as gives: no NaN, and no factor that overflows. */
-static int is_plain_e4m3(int64_t n, const few_rows *rows)
+static int is_plain_e4m3(int64_t n, const columns *c, const few_rows *rows)
 {
     uint64_t sums = 0; /* bit 7 of each byte: a code of 0x7f without its sign */
     int odd = 0;
-    for (int j = 0; j < FEW_STEP; j++) {
+    for (int j = c->a0; j < c->a1; j++) {
         const char *p = rows->row[j];
         for (int64_t d = 0; d < n / 8; d++) {
             uint64_t codes;
@@ -225,16 +226,30 @@ static void take_few(const attn_cpu_block *w, const attn_view *view, int64_t n, 
     rows->factors = 0;
     int as_they_are = n % W == 0;
     if (as_they_are) {
-        memcpy(rows->row, found, FEW_STEP * sizeof *found);
-        if (is_block_type(view->dtype)) find_block_factors(view, n, rows);
+        memcpy(rows->row + c->a0, found + c->a0, (size_t)(c->a1 - c->a0) * sizeof *found);
+        if (is_block_type(view->dtype)) find_block_factors(view, n, c, rows);
         else if (!is_float_type(view->dtype)) find_row_factors(w, view, c, rows);
-        as_they_are = view->dtype != ATTN_F8_E4M3 || is_plain_e4m3(n, rows);
+        as_they_are = view->dtype != ATTN_F8_E4M3 || is_plain_e4m3(n, c, rows);
     }
     if (as_they_are) return;
     rows->type = ATTN_F32;
     for (int j = c->c0; j < c->c1; j++) widen_key(w, view, c->key + j, n, room + j * padded);
-    for (int j = 0; j < FEW_STEP; j++)
+    for (int j = c->a0; j < c->a1; j++)
         rows->row[j] = (const char *)(room + (j < c->c0 ? c->c0 : j < c->c1 ? j : c->c1 - 1) * padded);
+}
+
+static void widen_queries(const attn_cpu_block *w, const scratch *t)
+{
+    const attn_view *q = &w->job->q;
+    const int64_t n = w->job->head_dim;
+    int64_t i = attn_block_query(w, 0), h = attn_block_head(w, 0);
+    for (int r = 0; r < w->rows; r++, attn_block_next(w, &i, &h)) {
+        const int64_t row = w->seq.q_row + i;
+        float *x = t->q + r * t->d;
+        if (q->dtype == ATTN_F32) /* without a call: it would take longer than a small row */
+            widen_as(ATTN_F32, attn_element(q, attn_row_offset(q, w->seq.q_batch, h, row)), 1.0f, n, x);
+        else widen_row(q, w->seq.q_batch, h, row, n, x);
+    }
 }
 
 static void forward_few(const attn_cpu_block *w, const scratch *t)
@@ -244,7 +259,7 @@ static void forward_few(const attn_cpu_block *w, const scratch *t)
     const int64_t v_bytes = (int64_t)attn_dtype_bytes((attn_dtype)job->v.dtype, job->head_dim_v);
     const char *keys[FEW_STEP], *values[FEW_STEP];
     few_rows rows;
-    for (int r = 0; r < w->rows; r++) widen_query(w, r, t->q + r * t->d);
+    widen_queries(w, t);
     int64_t first, end;
     attn_block_band(w, &first, &end);
     if (first >= end) return;

@@ -17,7 +17,7 @@ enum {
 };
 
 typedef struct scratch {
-    float *q;      /* many: [tile][D][TILE_ROWS]; few: [rows][D'] */
+    float *q;      /* many: [tile][D'][TILE_ROWS]; few: [rows][D'] */
     float *s;      /* [STRIP][STEP] */
     float *k;      /* many: [STEP / W][D'][W]; few: factors, or widened rows [FEW_STEP][D'] */
     float *v;      /* many: [Dv' / W][STEP][W]; few: the same of V */
@@ -26,6 +26,14 @@ typedef struct scratch {
     float *m, *l;  /* [rows] */
     int64_t d, dv; /* D' and Dv': D and Dv rounded up to W; zeros there */
 } scratch;
+
+/* Room for `size` floats behind the *used ones, from a multiple of 64 bytes on; without a base only counted. */
+static float *place(float *base, int64_t *used, int64_t size)
+{
+    float *at = base ? base + *used : NULL;
+    *used += attn_round_up(size, 16);
+    return at;
+}
 
 /* rows: of the block, or the most. What a problem of fewer keys than a step or of few rows cannot reach is left out. */
 static int64_t scratch_floats(const attn_job *job, int64_t rows, scratch *t, float *base)
@@ -37,23 +45,14 @@ static int64_t scratch_floats(const attn_job *job, int64_t rows, scratch *t, flo
     const int64_t few_keys = attn_min(FEW_STEP, keys);
     const bool k_direct = is_direct(&job->k, job->head_dim), v_direct = is_direct(&job->v, job->head_dim_v);
     int64_t floats = 0;
-    const int64_t size[8] = {few ? rows * d : attn_round_up(rows, TILE_ROWS) * d,
-                             attn_min(rows, STRIP) * STEP,
-                             !few       ? keys * d
-                             : k_direct ? 0
-                                        : few_keys * d,
-                             !few       ? (dv - W) * STEP + keys * W
-                             : v_direct ? 0
-                                        : few_keys * dv,
-                             rows * dv,
-                             few ? 0 : W * attn_max(d, dv),
-                             rows,
-                             rows};
-    float **part[8] = {&t->q, &t->s, &t->k, &t->v, &t->o, &t->row, &t->m, &t->l};
-    for (int n = 0; n < 8; n++) {
-        if (base) *part[n] = base + floats;
-        floats += attn_round_up(size[n], 16); /* 64 bytes */
-    }
+    t->q = place(base, &floats, (few ? rows : attn_round_up(rows, TILE_ROWS)) * d);
+    t->s = place(base, &floats, attn_min(rows, STRIP) * STEP);
+    t->k = place(base, &floats, !few ? keys * d : k_direct ? 0 : few_keys * d);
+    t->v = place(base, &floats, !few ? (dv - W) * STEP + keys * W : v_direct ? 0 : few_keys * dv);
+    t->o = place(base, &floats, rows * dv);
+    t->row = place(base, &floats, few ? 0 : W * attn_max(d, dv));
+    t->m = place(base, &floats, rows);
+    t->l = place(base, &floats, rows);
     t->d = d;
     t->dv = dv;
     return floats;

@@ -116,13 +116,37 @@ static void fetch_ahead(ahead *a)
     }
 }
 
-/* Q in tiles of tile_rows rows: element d of a tile's row r at [d][r]. */
+static void pack_tile(int32_t type, const char *const *rows, int64_t d, float *tile)
+{
+    if (type == ATTN_F32) pack_transposed_as(ATTN_F32, rows, d, TILE_ROWS, tile);
+    else if (type == ATTN_F16) pack_transposed_as(ATTN_F16, rows, d, TILE_ROWS, tile);
+    else pack_transposed_as(ATTN_BF16, rows, d, TILE_ROWS, tile);
+}
+
+/* Q in tiles of tile_rows rows: element d of a tile's row r at [d][r]. Behind a tile is what is written later: the next
+ * tile, or S. */
 static void pack_queries(const attn_cpu_block *w, const scratch *t, int tile_rows)
 {
-    for (int r = 0; r < w->rows; r++) {
-        float *tile = t->q + (int64_t)(r / tile_rows) * TILE_ROWS * w->job->head_dim + r % tile_rows;
-        widen_query(w, r, t->row);
-        for (int64_t d = 0; d < w->job->head_dim; d++) tile[d * TILE_ROWS] = t->row[d];
+    const attn_view *q = &w->job->q;
+    const int direct = is_direct(q, w->job->head_dim);
+    int64_t i = attn_block_query(w, 0), h = attn_block_head(w, 0);
+    float *tile = t->q;
+    for (int r0 = 0; r0 < w->rows; r0 += tile_rows, tile += TILE_ROWS * t->d) {
+        const char *rows[W];
+        for (int r = 0; r < W; r++) {
+            if (r >= tile_rows || r0 + r >= w->rows) {
+                rows[r] = rows[0];
+                continue;
+            }
+            if (direct) {
+                rows[r] = attn_element(q, attn_row_offset(q, w->seq.q_batch, h, w->seq.q_row + i));
+            } else {
+                widen_row(q, w->seq.q_batch, h, w->seq.q_row + i, w->job->head_dim, t->row + r * t->d);
+                rows[r] = (const char *)(t->row + r * t->d);
+            }
+            attn_block_next(w, &i, &h);
+        }
+        pack_tile(direct ? q->dtype : ATTN_F32, rows, t->d, tile);
     }
 }
 
@@ -196,7 +220,7 @@ static void score_strip(const attn_cpu_block *w, const scratch *t, int r0, int r
     for (int n = c->a0; n < c->a1; n += 2 * W)
         for (int r = 0; r < rows; r += tile_rows) {
             const struct tile_functions *f = &tiles[rows - r < tile_rows ? rows - r : tile_rows];
-            const float *q = t->q + (int64_t)((r0 + r) / tile_rows) * TILE_ROWS * w->job->head_dim;
+            const float *q = t->q + (int64_t)((r0 + r) / tile_rows) * TILE_ROWS * t->d;
             score_function *score = c->a1 - n > W ? f->score : f->score_half;
             score(w->job->head_dim, q, t->k + n / W * panel, panel, w->job->scale, t->s + r * STEP + n);
             fetch_ahead(next);
