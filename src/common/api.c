@@ -32,13 +32,16 @@ static attn_status first_plan(const attn_context *ctx, const attn_exec *exec, co
     return ATTN_OK;
 }
 
-/* Operations without a choice of kernels; `there` is the backend's function. */
-static attn_status plan_portable(const attn_backend_table *backend, bool there, const char *operation, attn_plan *plan)
+/* Operations without a choice of kernels; `there` is the backend's function. seconds: of one thread of a CPU, about; below
+ * 0.1 ms waking others costs more than they save. */
+static attn_status plan_portable(const attn_context *ctx, const attn_backend_table *backend, bool there,
+                                 const char *operation, double seconds, attn_plan *plan)
 {
     if (!there)
         return attn_fail(ATTN_UNSUPPORTED, "%s: the %s backend has no kernel for it yet; the cpu backend computes it",
                          operation, backend->name);
     bool gpu = backend == &attn_cuda_backend;
+    if (!gpu && !ctx->force.threads && seconds < 1e-4) plan->threads = 1;
     const char *kernel_end = plan->kernel + sizeof plan->kernel, *reason_end = plan->reason + sizeof plan->reason;
     char *at = attn_add_text(plan->kernel, kernel_end, operation);
     at = attn_add_text(at, kernel_end, "_");
@@ -49,6 +52,13 @@ static attn_status plan_portable(const attn_backend_table *backend, bool there, 
                  plan->staged ? "host tensors are staged on" : "tensors of", plan->device - 1);
     else attn_add_text(plan->reason, reason_end, "host tensors; one portable implementation");
     return ATTN_OK;
+}
+
+static attn_status plan_mask(const attn_context *ctx, const attn_backend_table *backend, const attn_job *job,
+                             attn_plan *plan)
+{
+    const double pairs = (double)job->batch * (double)job->heads_q * (double)job->max_q * (double)job->max_k;
+    return plan_portable(ctx, backend, backend->dropout_mask, "dropout_mask", 12e-9 * pairs, plan);
 }
 
 /* From here on exec names the GPU where one computes. */
@@ -91,7 +101,7 @@ static attn_status prepare(const attn_context *ctx, attn_op op, const attn_probl
     if (!job->num_splits) job->num_splits = ctx->force.splits;
     const attn_backend_table *backend = serving(ctx, exec);
     ATTN_TRY(first_plan(ctx, exec, &survey, plan));
-    if (op == ATTN_OP_DROPOUT_MASK) ATTN_TRY(plan_portable(backend, backend->dropout_mask, "dropout_mask", plan));
+    if (op == ATTN_OP_DROPOUT_MASK) ATTN_TRY(plan_mask(ctx, backend, job, plan));
     else ATTN_TRY(backend->plan(ctx, op, job, plan));
     if (op == ATTN_OP_FORWARD && attn_choice_is_free(ctx, exec, &survey)) {
         attn_choose(ctx, job, &survey, exec, plan);
@@ -187,7 +197,9 @@ static attn_status prepare_append(const attn_context *ctx, const attn_append *ap
     if (must_check_indices(ctx, &survey)) ATTN_TRY(attn_check_append_indices(ctx, exec, &a, job));
     ATTN_TRY(first_plan(ctx, exec, &survey, plan));
     const attn_backend_table *backend = serving(ctx, exec);
-    return plan_portable(backend, backend->append, "append", plan);
+    const double rows = (double)job->batch * (double)job->max_new * (double)(job->heads_kv + job->heads_q);
+    const double elements = rows * (double)(job->head_dim + job->head_dim_v);
+    return plan_portable(ctx, backend, backend->append, "append", 1.5e-9 * elements, plan);
 }
 
 attn_status attn_query_append(attn_context *ctx, const attn_append *append, const attn_exec *exec, attn_plan *plan)
@@ -220,7 +232,10 @@ static attn_status prepare_merge(const attn_context *ctx, int32_t n, const attn_
     if (survey.asks) ATTN_TRY(attn_survey_merge(&survey, job, out, lse));
     settle_device(&survey, exec);
     ATTN_TRY(first_plan(ctx, exec, &survey, plan));
-    return plan_portable(serving(ctx, exec), serving(ctx, exec)->merge, "merge", plan);
+    const attn_backend_table *backend = serving(ctx, exec);
+    const double rows = (double)job->shape[0] * (double)job->shape[1] * (double)job->shape[2];
+    const double elements = rows * (double)job->shape[3] * (double)job->parts;
+    return plan_portable(ctx, backend, backend->merge, "merge", 3e-9 * elements, plan);
 }
 
 attn_status attn_query_merge(attn_context *ctx, int32_t n, const attn_tensor *out_parts, const attn_tensor *lse_parts,

@@ -85,13 +85,9 @@ static void run_append(void *arg, int64_t task, int32_t thread)
 attn_status attn_cpu_append(const attn_context *ctx, const attn_append_job *job, const attn_plan *plan,
                             const attn_exec *exec)
 {
-    (void)plan, (void)exec;
-    enum { SMALL = 1 << 16 }; /* elements (0.1 ms) below which waking other threads costs more than they save */
+    (void)exec;
     attn_append_job copy = *job;
     if (!job->new_rows) return ATTN_OK;
-    double rows = (double)job->batch * (double)job->max_new * (double)(job->heads_kv + job->heads_q);
-    int32_t threads =
-        rows * (double)(job->head_dim + job->head_dim_v) < SMALL && !ctx->force.threads ? 1 : ctx->threads;
-    attn_cpu_parallel(ctx, threads, job->batch * (job->heads_kv + job->heads_q), run_append, &copy);
+    attn_cpu_parallel(ctx, plan->threads, job->batch * (job->heads_kv + job->heads_q), run_append, &copy);
     return ATTN_OK;
 }

@@ -23,12 +23,9 @@ static void run_mask(void *arg, int64_t task, int32_t thread)
 attn_status attn_cpu_dropout_mask(const attn_context *ctx, const attn_job *job, const attn_view *keep,
                                   const attn_plan *plan, const attn_exec *exec)
 {
-    (void)plan, (void)exec;
-    enum { SMALL = 1 << 13 }; /* pairs (0.1 ms) below which waking other threads costs more than they save */
+    (void)exec;
     if (!job->max_q || !job->max_k) return ATTN_OK;
     mask_call call = {job, keep, attn_job_dropout_key(job)};
-    double pairs = (double)job->batch * (double)job->heads_q * (double)job->max_q * (double)job->max_k;
-    int32_t threads = pairs < SMALL && !ctx->force.threads ? 1 : ctx->threads;
-    attn_cpu_parallel(ctx, threads, job->batch * job->heads_q, run_mask, &call);
+    attn_cpu_parallel(ctx, plan->threads, job->batch * job->heads_q, run_mask, &call);
     return ATTN_OK;
 }

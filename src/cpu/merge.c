@@ -66,12 +66,9 @@ static void run_merge(void *arg, int64_t task, int32_t thread)
 attn_status attn_cpu_merge(const attn_context *ctx, const attn_merge_job *job, const attn_plan *plan,
                            const attn_exec *exec)
 {
-    (void)plan, (void)exec;
-    enum { SMALL = 1 << 15 }; /* elements (0.1 ms) below which waking other threads costs more than they save */
+    (void)exec;
     attn_merge_job copy = *job;
     if (!job->shape[2]) return ATTN_OK;
-    double elements = (double)job->shape[0] * (double)job->shape[1] * (double)job->shape[2] * (double)job->shape[3];
-    int32_t threads = elements * (double)job->parts < SMALL && !ctx->force.threads ? 1 : ctx->threads;
-    attn_cpu_parallel(ctx, threads, job->shape[0] * job->shape[1], run_merge, &copy);
+    attn_cpu_parallel(ctx, plan->threads, job->shape[0] * job->shape[1], run_merge, &copy);
     return ATTN_OK;
 }

@@ -156,6 +156,35 @@ static attn_status each_operation(attn_context *ctx)
     return bad ? bad : attn_dropout_mask(ctx, &p, &keep, NULL);
 }
 
+/* Plans say how many threads run, of operations without a choice of kernels too. */
+static void threads_of_plans(void **state)
+{
+    (void)state;
+    for (int large = 0; large < 2; large++) {
+        const int64_t rows = large ? 256 : 4;
+        attn_context *ctx = context(NULL, 3), *forced = context("threads=2", 0);
+        attn_problem p = problem(1, 4, 4, rows, rows, 64);
+        const attn_tensor outs[2] = {p.out, p.out}, lses[2] = {p.lse, p.lse};
+        attn_append a = ATTN_APPEND_INIT;
+        const int32_t used[1] = {0};
+        attn_plan mask = ATTN_PLAN_INIT, merge = ATTN_PLAN_INIT, append = ATTN_PLAN_INIT, two = ATTN_PLAN_INIT;
+        a.k_new = a.v_new = a.k_cache = a.v_cache = p.k;
+        a.k_cache.data = memory[5];
+        a.v_cache.data = memory[6];
+        a.cache_len.used = used;
+        assert_int_equal(attn_query(ctx, ATTN_OP_DROPOUT_MASK, &p, NULL, NULL, &mask), ATTN_OK);
+        assert_int_equal(attn_query_merge(ctx, 2, outs, lses, &p.out, NULL, NULL, &merge), ATTN_OK);
+        assert_int_equal(attn_query_append(ctx, &a, NULL, &append), ATTN_OK);
+        assert_int_equal(attn_query_merge(forced, 2, outs, lses, &p.out, NULL, NULL, &two), ATTN_OK);
+        assert_int_equal(mask.threads, large ? 3 : 1);
+        assert_int_equal(merge.threads, large ? 3 : 1);
+        assert_int_equal(append.threads, large ? 3 : 1);
+        assert_int_equal(two.threads, 2);
+        attn_destroy(ctx);
+        attn_destroy(forced);
+    }
+}
+
 /* Later calls may have more threads; an earlier one's are not seen twice. */
 static void thread_limit(void **state)
 {
@@ -178,6 +207,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_calls),
         cmocka_unit_test(packed),
+        cmocka_unit_test(threads_of_plans),
         cmocka_unit_test(thread_limit),
     };
     unsetenv("ATTN_FORCE");
