@@ -177,14 +177,21 @@ static void run_block(const forward_call *call, const attn_cpu_start *start, int
 {
     const attn_job *job = call->job;
     const attn_cpu_level *level = call->level;
-    attn_cpu_block w = {.job = job, .dropout_key = call->dropout_key, .b = start->b, .hkv = hkv};
-    w.seq = attn_sequence_of(job, w.b);
-    const int64_t pieces = start->pieces, keys = piece_keys(job, level->key_step, w.seq.q_len, w.seq.k_len);
-    int64_t rows = w.seq.q_len * job->group, each = block_rows(level, call->task_rows, rows);
-    w.row = (attn_ceil_div(rows, each) - 1 - block) * each;
-    w.rows = (int)attn_min(each, rows - w.row);
-    w.key = piece * keys;
-    w.key_end = attn_min(w.key + keys, w.seq.k_len);
+    const attn_sequence seq = attn_sequence_of(job, start->b);
+    const int64_t pieces = start->pieces, keys = piece_keys(job, level->key_step, seq.q_len, seq.k_len);
+    const int64_t rows = seq.q_len * job->group, each = block_rows(level, call->task_rows, rows);
+    const int64_t row = (attn_ceil_div(rows, each) - 1 - block) * each, key = piece * keys;
+    const attn_cpu_block w = {
+        .job = job,
+        .seq = seq,
+        .b = start->b,
+        .hkv = hkv,
+        .row = row,
+        .rows = (int)attn_min(each, rows - row),
+        .key = key,
+        .key_end = attn_min(key + keys, seq.k_len),
+        .dropout_key = call->dropout_key,
+    };
 
     attn_cpu_state state;
     level->forward(&w, call->scratch + (size_t)thread * call->scratch_bytes, &state);

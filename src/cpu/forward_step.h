@@ -78,7 +78,7 @@ static int task_rows(const attn_job *job, size_t l2_bytes)
 /* S of rows [r0, r0 + rows) to P in place; updates m and l. shrink: the factors by which sums so far shrink. */
 static void softmax_rows(const attn_cpu_block *w, const scratch *t, int r0, int rows, const columns *c, float *shrink)
 {
-    float base[ROOM] = {0}, total[ROOM] = {0};
+    float base[ROOM], total[ROOM];
     const int finish = has_finish(w->job) || c->edge, from = c->a0, to = c->a1;
     for (int r = 0; r < rows; r++) {
         float *s = t->s + r * STEP;

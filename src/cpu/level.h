@@ -27,7 +27,7 @@ static inline int64_t attn_block_head(const attn_cpu_block *w, int64_t r)
     return w->hkv * w->job->group + (w->row + r) % w->job->group;
 }
 
-/* From those of a row to those of the next: a division a row is a twentieth of a small call. */
+/* From those of a row to those of the next one, without a division. */
 static inline void attn_block_next(const attn_cpu_block *w, int64_t *query, int64_t *head)
 {
     if (++*head < (w->hkv + 1) * w->job->group) return;
