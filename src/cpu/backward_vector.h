@@ -37,7 +37,7 @@ enum {
 };
 
 typedef struct back_scratch {
-    float *kt, *vt;       /* [KEYS / W][D'][W]; few rows: kt [KEYS][D'] */
+    float *kt, *vt;       /* [KEYS / W][D'][W]; few rows: kt as forward's k */
     float *k;             /* [D' / W][KEYS][W] */
     float *dk, *dv;       /* [KEYS][D'] */
     float *q, *dout;      /* [D' / W][ROWS][W] */
@@ -110,9 +110,7 @@ static void load_keys(const attn_cpu_block *w, void *memory, attn_cpu_key_sums *
         int32_t type;
         take_keys(w, &job->k, job->head_dim, n, t.row, &type, rows);
         for (int j = 0; j < W; j++) pack_row(type, rows[j], t.d, KEYS, t.k + (n + j) * W);
-        if (has_few_rows(w))
-            for (int j = 0; j < W; j++) pack_row(type, rows[j], t.d, 1, t.kt + (n + j) * t.d);
-        else pack_transposed(type, rows, t.d, t.kt + n * t.d);
+        if (!has_few_rows(w)) pack_transposed(type, rows, t.d, t.kt + n * t.d);
         take_keys(w, &job->v, job->head_dim_v, n, t.row, &type, rows);
         pack_transposed(type, rows, t.dv_size, t.vt + n * t.dv_size);
     }
@@ -260,14 +258,21 @@ static void dot_strip(int r0, int rows, const columns *c, int64_t size, const fl
 
 /* ---- P and dS ---------------------------------------------------------------------------------- */
 
-static void few_row_scores(const attn_cpu_block *w, const back_scratch *t, const columns *c)
+/* By the very steps of forward_few. */
+static void few_row_scores(const attn_cpu_block *w, const back_scratch *t)
 {
     const scratch few = {.q = t->few_q, .s = t->few_s, .d = t->d};
-    few_rows keys = {.type = ATTN_F32, .factor = t->kt};
-    for (int n = 0; n < KEYS; n++) keys.row[n] = (const char *)(t->kt + n * t->d);
-    few_scores(w, &few, c, &keys, (prefetch){keys.row, 0, 0});
-    for (int r = 0; r < w->rows; r++)
-        memcpy(t->s + r * S_STRIDE + c->a0, t->few_s + r * STEP + c->a0, (size_t)(c->a1 - c->a0) * sizeof *t->s);
+    for (int n = 0; n < KEYS; n += FEW_STEP) {
+        const columns c = columns_of(w, 0, w->rows, w->key + n, FEW_STEP);
+        const char *found[FEW_STEP];
+        few_rows keys;
+        if (c.c0 >= c.c1) continue;
+        find_few(w, &w->job->k, &c, found);
+        take_few(w, &w->job->k, w->job->head_dim, t->d, 1, &c, found, t->kt, &keys);
+        few_scores(w, &few, &c, &keys, (prefetch){found, 0, 0});
+        for (int r = 0; r < w->rows; r++)
+            memcpy(t->s + r * S_STRIDE + n + c.a0, t->few_s + r * STEP + c.a0, (size_t)(c.a1 - c.a0) * sizeof *t->s);
+    }
 }
 
 /* dS of W pairs; 0 where P is, also where dP overflows. P is never subnormal. */
@@ -329,7 +334,7 @@ static void tile_gradients(const attn_cpu_block *w, void *memory, const float *l
         const int rows = w->rows - r0 < BACK_STRIP ? w->rows - r0 : BACK_STRIP;
         columns c = columns_of(w, r0, rows, w->key, KEYS);
         if (c.c0 >= c.c1) c.a0 = c.a1 = all.a0;
-        else if (has_few_rows(w)) few_row_scores(w, &t, &c);
+        else if (has_few_rows(w)) few_row_scores(w, &t);
         else dot_strip(r0, rows, &c, t.d, t.q, t.kt, job->scale, t.s);
         dot_strip(r0, rows, &c, t.dv_size, t.dout, t.vt, 1.0f, t.dp);
         for (int r = r0; r < r0 + rows; r++) {

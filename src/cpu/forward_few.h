@@ -1,56 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Forward of few rows (decode), see forward_vector.h: packing would cost more than it saves. Dot products along D with keys
- * straight from the caller's memory, codes becoming floats in registers, up to 4 rows sharing each load; W sums are reduced
- * together. During QK' the step's V is prefetched, during PV the next step's K.
+ * straight from the caller's memory, up to 4 rows sharing each load; W sums are reduced together. Codes of 8 bits become
+ * floats in registers, keys of blocks after they were transposed as bytes; factors multiply sums of scores, and weights.
+ * During QK' the step's V is prefetched, during PV the next step's K.
  * Bytes: K and V once, all heads of a group together. */
 #ifndef ATTN_CPU_FORWARD_FEW_H
 #define ATTN_CPU_FORWARD_FEW_H
 
-#include "forward_step.h"
+#include "few_rows.h"
 
-/* Rows of a step as the loops load them: in the caller's memory, or widened. Element d of row n is code d times
- * factor[n * factors + d / ATTN_BLOCK] where the type has blocks, times factor[n] where it has none but is no float type. */
-typedef struct few_rows {
-    int32_t type;
-    int64_t factors; /* of a row */
-    float *factor;   /* [rows][factors] */
-    const char *row[STEP];
-} few_rows;
+/* Vectors of columns, or of keys, whose sums with `rows` rows are in registers: 8 and 16 sums, as few as cover latencies. */
+ALWAYS_INLINE int vectors_of(int rows) { return rows == 4 ? W / 4 : rows == 2 ? W / 2 : 8; }
 
-/* W elements of a row, for a type that is a constant. */
-VECTOR vf load_stored(int32_t type, const char *row, int64_t d, vf factor)
-{
-    vf x = vf_load_as(type, row, d);
-    return is_float_type(type) ? x : vf_mul(factor, x);
-}
-
-/* Scores of `rows` rows against W / rows keys. */
+/* Scores of `rows` rows against W / rows keys: dot products along D. */
 ALWAYS_INLINE void few_scores_as(int32_t type, int rows, const float *q, int64_t d, const few_rows *keys, int key,
                                  float scale, float *s)
 {
-    const int count = W / rows, run = is_block_type(type) ? ATTN_BLOCK : W;
+    const int count = W / rows;
     const char *const *row = keys->row + key;
-    const float *factor = keys->factor + key * keys->factors;
     vf sum[W];
 #pragma GCC unroll 16
     for (int n = 0; n < W; n++) sum[n] = vf_zero();
 #pragma GCC unroll 2
-    for (int64_t at = 0; at < d; at += run) {
-        vf f[W];
+    for (int64_t at = 0; at < d; at += W) {
+        vf x[W];
 #pragma GCC unroll 16
-        for (int j = 0; j < count; j++)
-            f[j] = is_float_type(type) ? vf_zero() : vf_set1(factor[j * keys->factors + (run == W ? 0 : at / run)]);
+        for (int j = 0; j < count; j++) x[j] = vf_load_as(type, row[j], at);
 #pragma GCC unroll 4
-        for (int e = 0; e < run; e += W) {
-            vf x[W];
+        for (int r = 0; r < rows; r++) {
+            vf y = vf_load(q + r * d + at);
 #pragma GCC unroll 16
-            for (int j = 0; j < count; j++) x[j] = load_stored(type, row[j], at + e, f[j]);
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; r++) {
-                vf y = vf_load(q + r * d + at + e);
-#pragma GCC unroll 16
-                for (int j = 0; j < count; j++) sum[r * count + j] = vf_fma(y, x[j], sum[r * count + j]);
-            }
+            for (int j = 0; j < count; j++) sum[r * count + j] = vf_fma(y, x[j], sum[r * count + j]);
         }
     }
     float total[W];
@@ -69,91 +49,235 @@ ALWAYS_INLINE void prefetch_row(const prefetch *next, int n)
     for (int64_t at = next->from; at < next->to; at += 64) prefetch_to_l2(next->rows[n] + at);
 }
 
-/* O of `rows` rows and `vectors` vectors of columns from d on. */
-ALWAYS_INLINE void few_values_as(int32_t type, int rows, int vectors, const few_rows *values, int64_t d,
+/* Scores of `rows` rows against `vectors` vectors of packed keys, a lane each, so that a factor multiplies the sum of a block;
+ * of half a one where there are but two: the fewer sums, the more each one's chain of roundings weighs. */
+ALWAYS_INLINE void code_scores_as(int rows, int vectors, const float *q, int64_t d, const few_rows *keys, int key,
+                                  float scale, float *s, const prefetch *next)
+{
+    const int run = d > 2 * ATTN_BLOCK ? ATTN_BLOCK : ATTN_BLOCK / 2;
+    for (int64_t at = 0; at < d; at += run) {
+        const int64_t block = at / ATTN_BLOCK;
+        const char *panel = keys->panel + (block * FEW_STEP + key) * ATTN_BLOCK + at % ATTN_BLOCK * W;
+        const float *x = q + block * ATTN_BLOCK + at % ATTN_BLOCK / 2;
+        vf sum[SHARE][8];
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; v++) sum[r][v] = vf_zero();
+        for (int e = 0; e < run / 2; e += 16 / W, panel += 32)
+#pragma GCC unroll 4
+            for (int k = 0; k < 32 / W; k++) { /* the order of store_codes_across */
+                vf y[SHARE];
+#pragma GCC unroll 4
+                for (int r = 0; r < rows; r++) y[r] = vf_set1(x[r * d + e + (k < 16 / W ? k : k - 16 / W + 16)]);
+#pragma GCC unroll 8
+                for (int v = 0; v < vectors; v++) {
+                    vf code = vf_load_i8(panel + v * W * ATTN_BLOCK + k * W);
+#pragma GCC unroll 4
+                    for (int r = 0; r < rows; r++) sum[r][v] = vf_fma(y[r], code, sum[r][v]);
+                }
+            }
+        const float *factor = keys->factor + block * FEW_STEP + key;
+        const vf last = vf_set1(at + run < d ? 1.0f : scale);
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++) {
+            vf f = vf_load(factor + v * W);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) {
+                float *to = s + r * STEP + v * W;
+                vf_store(to, vf_mul(last, at ? vf_fma(f, sum[r][v], vf_load(to)) : vf_mul(f, sum[r][v])));
+            }
+        }
+        for (int64_t n = vectors * W * at / d; n < vectors * W * (at + run) / d; n++) prefetch_row(next, key + (int)n);
+    }
+}
+
+/* S by scale and the factors of its columns, whose product is taken as two numbers: S is rounded once. */
+static void scale_scores(int rows, const columns *c, const float *factor, float scale, float *s)
+{
+    for (int n = c->a0; n < c->a1; n += W) {
+        const vf f = vf_load(factor + n), by = vf_set1(scale), high = vf_mul(f, by), low = vf_fms(f, by, high);
+        for (int r = 0; r < rows; r++) {
+            vf x = vf_load(s + r * STEP + n);
+            vf_store(s + r * STEP + n, vf_fma(x, high, vf_mul(x, low)));
+        }
+    }
+}
+
+/* P of some rows by the factors of its columns. */
+ALWAYS_INLINE void scale_weights(int rows, const columns *c, const float *p, const float *factor, float *to, int stride)
+{
+    for (int n = c->a0; n < c->a1; n += W) {
+        vf f = vf_load(factor + n);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) vf_store(to + r * stride + n, vf_mul(vf_load(p + r * STEP + n), f));
+    }
+}
+
+/* P of `rows` rows for each block of V. */
+enum { CHUNK = 8 * W, SCALED = SHARE * FEW_STEP };
+
+/* O of `rows` rows and `vectors` vectors of columns from d on, which lie `at` bytes behind the beginning of a row. p: of a
+ * row, or of a block and row, scaled. */
+ALWAYS_INLINE void few_values_as(int32_t type, int rows, int vectors, const few_rows *values, int64_t d, int64_t at,
                                  const columns *c, const float *p, const float *shrink, float *o, int64_t o_stride,
                                  const prefetch *next)
 {
-    vf sum[SHARE][SHARE];
+    const int p_stride = type == ATTN_Q8_0 ? FEW_STEP : STEP, blocks = type == ATTN_Q8_0;
+    vf sum[SHARE][8];
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
         for (int v = 0; v < vectors; v++) sum[r][v] = vf_zero();
     for (int n = c->c0; n < c->c1; n++) {
-        const float *factor = values->factor + n * values->factors;
-        vf x[SHARE];
-#pragma GCC unroll 4
+        const char *row = values->row[n] + at;
+        vf y[SHARE];
+#pragma GCC unroll 8
         for (int v = 0; v < vectors; v++) {
-            const int64_t at = d + v * W, block = is_block_type(type) ? at / ATTN_BLOCK : 0;
-            x[v] = load_stored(type, values->row[n], at, is_float_type(type) ? vf_zero() : vf_set1(factor[block]));
-        }
 #pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
-            vf y = vf_set1(p[r * STEP + n]);
+            for (int r = 0; r < rows; r++)
+                if (v == 0 || (blocks && v * W % ATTN_BLOCK == 0))
+                    y[r] = vf_set1(p[r * p_stride + n + blocks * (v * W / ATTN_BLOCK) * SCALED]);
+            vf x = vf_load_as(type, row, v * W);
 #pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++) sum[r][v] = vf_fma(y, x[v], sum[r][v]);
+            for (int r = 0; r < rows; r++) sum[r][v] = vf_fma(y[r], x, sum[r][v]);
         }
         prefetch_row(next, n);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
         for (int v = 0; v < vectors; v++) {
-            float *at = o + r * o_stride + d + v * W;
-            vf_store(at, vf_fma(vf_load(at), vf_set1(shrink[r]), sum[r][v]));
+            float *to = o + r * o_stride + d + v * W;
+            vf_store(to, vf_fma(vf_load(to), vf_set1(shrink[r]), sum[r][v]));
         }
 }
 
 /* A few rows at a time: 4, then 2, then 1. */
 static int share_of(int rows) { return rows >= 4 ? 4 : rows >= 2 ? 2 : 1; }
 
+ALWAYS_INLINE void code_scores_at(int rows, const float *q, const scratch *t, const columns *c, const few_rows *keys,
+                                  float scale, float *s, const prefetch *next)
+{
+    const int most = vectors_of(rows) < FEW_STEP / W ? vectors_of(rows) : FEW_STEP / W;
+    for (int n = c->a0, count; n < c->a1; n += count) {
+        const int many = c->a1 - n >= most * W;
+        count = many ? most * W : W;
+        if (many) code_scores_as(rows, most, q, t->d, keys, n, scale, s + n, next);
+        else code_scores_as(rows, 1, q, t->d, keys, n, scale, s + n, next);
+    }
+}
+
 /* next: values of the same columns. */
 ALWAYS_INLINE void few_scores_of(int32_t type, const attn_cpu_block *w, const scratch *t, const columns *c,
                                  const few_rows *keys, prefetch next)
 {
+    const int packed = type == ATTN_Q8_0;
+    const float scale = packed || !keys->factors ? w->job->scale : 1.0f;
     for (int r = 0, share; r < w->rows; r += share, next.to = 0) {
         const float *q = t->q + r * t->d;
+        float *s = t->s + r * STEP;
         share = share_of(w->rows - r);
-        int count = W / share;
-        for (int n = c->a0; n < c->c1; n += count) {
-            float *s = t->s + r * STEP + n;
-            if (share == 4) few_scores_as(type, 4, q, t->d, keys, n, w->job->scale, s);
-            else if (share == 2) few_scores_as(type, 2, q, t->d, keys, n, w->job->scale, s);
-            else few_scores_as(type, 1, q, t->d, keys, n, w->job->scale, s);
+        if (packed) {
+            if (share == 4) code_scores_at(4, q, t, c, keys, scale, s, &next);
+            else if (share == 2) code_scores_at(2, q, t, c, keys, scale, s, &next);
+            else code_scores_at(1, q, t, c, keys, scale, s, &next);
+            continue;
+        }
+        const int count = W / share;
+        for (int n = c->a0; n < c->a1; n += count) {
+            if (share == 4) few_scores_as(type, 4, q, t->d, keys, n, scale, s + n);
+            else if (share == 2) few_scores_as(type, 2, q, t->d, keys, n, scale, s + n);
+            else few_scores_as(type, 1, q, t->d, keys, n, scale, s + n);
             for (int j = n; j < n + count; j++) prefetch_row(&next, j);
         }
     }
+    if (!packed && keys->factors) scale_scores(w->rows, c, keys->factor, w->job->scale, t->s);
 }
 
-/* Columns [d, d + width) of O, the rows' part of which decides what of the next keys is fetched meanwhile. */
-ALWAYS_INLINE void few_values_at(int32_t type, int vectors, int64_t d, const attn_cpu_block *w, const scratch *t,
-                                 const columns *c, const few_rows *values, const float *shrink, const prefetch *next)
+/* Columns [d, end) of O, the rows' part of which decides what of the next keys is fetched meanwhile. */
+ALWAYS_INLINE void few_values_at(int32_t type, int rows, int64_t d, int64_t end, const scratch *t, const columns *c,
+                                 const few_rows *values, const float *p, const float *shrink, float *o,
+                                 const prefetch *next)
 {
-    prefetch part = {next->rows, next->to * d / t->dv / 64 * 64, next->to * (d + vectors * W) / t->dv};
-    for (int r = 0, share; r < w->rows; r += share, part.to = 0) {
-        const float *p = t->s + r * STEP;
-        float *o = t->o + r * t->dv;
-        share = share_of(w->rows - r);
-        if (share == 4) few_values_as(type, 4, vectors, values, d, c, p, shrink + r, o, t->dv, &part);
-        else if (share == 2) few_values_as(type, 2, vectors, values, d, c, p, shrink + r, o, t->dv, &part);
-        else few_values_as(type, 1, vectors, values, d, c, p, shrink + r, o, t->dv, &part);
+    const int64_t first = d;
+    for (int64_t wide; d < end; d += wide) {
+        const int many = end - d >= vectors_of(rows) * W;
+        wide = many ? vectors_of(rows) * W : W;
+        const int64_t at = type == ATTN_Q8_0  ? d / ATTN_BLOCK * ATTN_Q8_0_BYTES + d % ATTN_BLOCK
+                           : type == ATTN_I8  ? d
+                           : type == ATTN_F32 ? 4 * d
+                                              : 2 * d;
+        const float *weights = type == ATTN_Q8_0 ? p + (d - first) / ATTN_BLOCK * SCALED : p;
+        const prefetch part = {next->rows, attn_round_up(next->to * d / t->dv, 64), next->to * (d + wide) / t->dv};
+        if (many) few_values_as(type, rows, vectors_of(rows), values, d, at, c, weights, shrink, o, t->dv, &part);
+        else few_values_as(type, rows, 1, values, d, at, c, weights, shrink, o, t->dv, &part);
     }
+}
+
+/* The same, P of blocks scaled once for each: at most CHUNK columns. */
+ALWAYS_INLINE void few_values_share(int32_t type, int rows, int64_t d, int64_t end, const scratch *t, const columns *c,
+                                    const few_rows *values, const float *p, const float *shrink, float *o,
+                                    const prefetch *next)
+{
+    _Alignas(64) float scaled[CHUNK / ATTN_BLOCK * SCALED];
+    if (type == ATTN_Q8_0) {
+        const float *factor = values->factor + d / ATTN_BLOCK * FEW_STEP;
+        for (int64_t b = 0; b < (end - d) / ATTN_BLOCK; b++)
+            scale_weights(rows, c, p, factor + b * FEW_STEP, scaled + b * SCALED, FEW_STEP);
+        p = scaled;
+    }
+    few_values_at(type, rows, d, end, t, c, values, p, shrink, o, next);
 }
 
 /* next: keys of the next step. */
 ALWAYS_INLINE void few_values_of(int32_t type, const attn_cpu_block *w, const scratch *t, const columns *c,
                                  const few_rows *values, const float *shrink, const prefetch *next)
 {
-    const int64_t wide = W / 4 * W, whole = t->dv / wide * wide;
-    for (int64_t d = 0; d < whole; d += wide) few_values_at(type, W / 4, d, w, t, c, values, shrink, next);
-    for (int64_t d = whole; d < t->dv; d += W) few_values_at(type, 1, d, w, t, c, values, shrink, next);
+    const int chunk = type == ATTN_Q8_0 ? CHUNK : vectors_of(share_of(w->rows)) * W;
+    if (type != ATTN_Q8_0 && values->factors) scale_weights(w->rows, c, t->s, values->factor, t->s, STEP);
+    for (int64_t d = 0; d < t->dv; d += chunk) {
+        const int64_t end = attn_min(d + chunk, t->dv);
+        prefetch part = *next;
+        for (int r = 0, share; r < w->rows; r += share, part.to = 0) {
+            const float *p = t->s + r * STEP;
+            float *o = t->o + r * t->dv;
+            share = share_of(w->rows - r);
+            if (share == 4) few_values_share(type, 4, d, end, t, c, values, p, shrink + r, o, &part);
+            else if (share == 2) few_values_share(type, 2, d, end, t, c, values, p, shrink + r, o, &part);
+            else few_values_share(type, 1, d, end, t, c, values, p, shrink + r, o, &part);
+        }
+    }
 }
+
+/* A function a type, whose loops have all the registers. */
+#define FEW_TYPE(name)                                                                                                 \
+  static __attribute__((noinline)) void few_scores_##name(const attn_cpu_block *w, const scratch *t, const columns *c, \
+                                                          const few_rows *keys, prefetch next)                         \
+  {                                                                                                                    \
+    few_scores_of(ATTN_##name, w, t, c, keys, next);                                                                   \
+  }                                                                                                                    \
+  static __attribute__((noinline)) void few_values_##name(const attn_cpu_block *w, const scratch *t, const columns *c, \
+                                                          const few_rows *values, const float *shrink,                 \
+                                                          const prefetch *next)                                        \
+  {                                                                                                                    \
+    few_values_of(ATTN_##name, w, t, c, values, shrink, next);                                                         \
+  }
+FEW_TYPE(F32)
+FEW_TYPE(F16)
+FEW_TYPE(BF16)
+FEW_TYPE(I8)
+FEW_TYPE(Q8_0)
+#undef FEW_TYPE
 
 static void few_scores(const attn_cpu_block *w, const scratch *t, const columns *c, const few_rows *keys, prefetch next)
 {
     switch (keys->type) {
-#define CASE(name) \
-case ATTN_##name: few_scores_of(ATTN_##name, w, t, c, keys, next); break;
-        EACH_STORAGE(CASE)
-#undef CASE
+    case ATTN_F32: few_scores_F32(w, t, c, keys, next); break;
+    case ATTN_F16: few_scores_F16(w, t, c, keys, next); break;
+    case ATTN_BF16: few_scores_BF16(w, t, c, keys, next); break;
+    case ATTN_I8: few_scores_I8(w, t, c, keys, next); break;
+    default: few_scores_Q8_0(w, t, c, keys, next);
     }
 }
 
@@ -161,81 +285,12 @@ static void few_values(const attn_cpu_block *w, const scratch *t, const columns 
                        const float *shrink, const prefetch *next)
 {
     switch (values->type) {
-#define CASE(name) \
-case ATTN_##name: few_values_of(ATTN_##name, w, t, c, values, shrink, next); break;
-        EACH_STORAGE(CASE)
-#undef CASE
+    case ATTN_F32: few_values_F32(w, t, c, values, shrink, next); break;
+    case ATTN_F16: few_values_F16(w, t, c, values, shrink, next); break;
+    case ATTN_BF16: few_values_BF16(w, t, c, values, shrink, next); break;
+    case ATTN_I8: few_values_I8(w, t, c, values, shrink, next); break;
+    default: few_values_Q8_0(w, t, c, values, shrink, next);
     }
-}
-
-/* Where the rows of the columns [c0, c1) lie in the caller's memory. The others of [a0, a1) stand for a neighbour:
- * whole vectors of keys are computed, and no row may read what lies there. */
-static void find_few(const attn_cpu_block *w, const attn_view *view, const columns *c, const char **rows)
-{
-    find_rows(w, view, c->key, c->c0, c->c1, rows);
-    for (int j = c->a0; j < c->c0; j++) rows[j] = rows[c->c0];
-    for (int j = c->c1; j < c->a1; j++) rows[j] = rows[c->c1 - 1];
-}
-
-/* The factors of the blocks of all rows, which begin with theirs in 16 bits. */
-static void find_block_factors(const attn_view *view, int64_t n, const columns *c, few_rows *rows)
-{
-    const int64_t step = view->dtype == ATTN_Q8_0 ? ATTN_Q8_0_BYTES : ATTN_Q4_0_BYTES;
-    uint16_t bits[FEW_STEP * ATTN_MAX_HEAD_DIM / ATTN_BLOCK], *at = bits;
-    rows->factors = n / ATTN_BLOCK;
-    for (int j = c->a0; j < c->a1; j++)
-        for (int64_t b = 0; b < rows->factors; b++) *at++ = attn_load_u16(rows->row[j] + b * step);
-    float *factor = rows->factor + c->a0 * rows->factors;
-    for (int64_t b = 0; b < (c->a1 - c->a0) * rows->factors; b += W) vf_store(factor + b, vf_load_f16(bits + b));
-}
-
-static void find_row_factors(const attn_cpu_block *w, const attn_view *view, const columns *c, few_rows *rows)
-{
-    const float whole = view->dtype == ATTN_F8_E4M3 ? E4M3_UNIT : 1.0f;
-    rows->factors = 1;
-    for (int j = c->a0; j < c->a1; j++) {
-        int64_t batch, row;
-        attn_key_place(w->job, &w->seq, w->b, c->key + (j < c->c0 ? c->c0 : j < c->c1 ? j : c->c1 - 1), &batch, &row);
-        rows->factor[j] = view->scale ? *attn_row_scale(view, batch, w->hkv, row) * whole : whole;
-    }
-}
-
-/* E4M3 whose codes and factors give what vf_load_as gives: no NaN, and no factor that overflows. */
-static int is_plain_e4m3(int64_t n, const columns *c, const few_rows *rows)
-{
-    uint64_t sums = 0; /* bit 7 of each byte: a code of 0x7f without its sign */
-    int odd = 0;
-    for (int j = c->a0; j < c->a1; j++) {
-        const char *p = rows->row[j];
-        for (int64_t d = 0; d < n / 8; d++) {
-            uint64_t codes;
-            memcpy(&codes, p + 8 * d, sizeof codes);
-            sums |= (codes & 0x7f7f7f7f7f7f7f7fu) + 0x0101010101010101u;
-        }
-        odd |= !(fabsf(rows->factor[j]) < INFINITY);
-    }
-    return !odd && !(sums & 0x8080808080808080u);
-}
-
-/* The rows of a step, from where find_few found them; room [FEW_STEP][padded] for what is made of them. */
-static void take_few(const attn_cpu_block *w, const attn_view *view, int64_t n, int64_t padded, const columns *c,
-                     const char *const *found, float *room, few_rows *rows)
-{
-    rows->type = view->dtype;
-    rows->factor = room;
-    rows->factors = 0;
-    int as_they_are = n % W == 0;
-    if (as_they_are) {
-        memcpy(rows->row + c->a0, found + c->a0, (size_t)(c->a1 - c->a0) * sizeof *found);
-        if (is_block_type(view->dtype)) find_block_factors(view, n, c, rows);
-        else if (!is_float_type(view->dtype)) find_row_factors(w, view, c, rows);
-        as_they_are = view->dtype != ATTN_F8_E4M3 || is_plain_e4m3(n, c, rows);
-    }
-    if (as_they_are) return;
-    rows->type = ATTN_F32;
-    for (int j = c->c0; j < c->c1; j++) widen_key(w, view, c->key + j, n, room + j * padded);
-    for (int j = c->a0; j < c->a1; j++)
-        rows->row[j] = (const char *)(room + (j < c->c0 ? c->c0 : j < c->c1 ? j : c->c1 - 1) * padded);
 }
 
 static void widen_queries(const attn_cpu_block *w, const scratch *t)
@@ -269,13 +324,13 @@ static void forward_few(const attn_cpu_block *w, const scratch *t)
         const int last = c.key + FEW_STEP >= end;
         float shrink[ROOM];
         find_few(w, &job->v, &c, values);
-        take_few(w, &job->k, job->head_dim, t->d, &c, keys, t->k, &rows);
+        take_few(w, &job->k, job->head_dim, t->d, 1, &c, keys, t->k, &rows);
         few_scores(w, t, &c, &rows, (prefetch){values, 0, v_bytes});
         softmax_rows(w, t, 0, w->rows, &c, shrink);
 
         columns following = last ? c : columns_of(w, 0, w->rows, c.key + FEW_STEP, FEW_STEP);
         if (!last) find_few(w, &job->k, &following, keys);
-        take_few(w, &job->v, job->head_dim_v, t->dv, &c, values, t->v, &rows);
+        take_few(w, &job->v, job->head_dim_v, t->dv, 0, &c, values, t->v, &rows);
         few_values(w, t, &c, &rows, shrink, &(prefetch){keys, 0, last ? 0 : k_bytes});
         if (last) return;
         c = following;

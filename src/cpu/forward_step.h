@@ -19,7 +19,7 @@ enum {
 typedef struct scratch {
     float *q;      /* many: [tile][D'][TILE_ROWS]; few: [rows][D'] */
     float *s;      /* [STRIP][STEP] */
-    float *k;      /* many: [STEP / W][D'][W]; few: factors, or widened rows [FEW_STEP][D'] */
+    float *k;      /* many: [STEP / W][D'][W]; few: what take_few makes of a step */
     float *v;      /* many: [Dv' / W][STEP][W]; few: the same of V */
     float *o;      /* [rows][Dv'] */
     float *row;    /* [W][max(D', Dv')] */
@@ -35,6 +35,14 @@ static float *place(float *base, int64_t *used, int64_t size)
     return at;
 }
 
+/* What take_few may make of a step: widened rows, or factors, packed codes and rows of Q8_0 or f16. */
+static int64_t few_floats(const attn_view *view, int64_t n, int64_t keys)
+{
+    const int64_t d = attn_round_up(n, W), widened = attn_min(FEW_STEP, keys) * d;
+    if (is_direct(view, n)) return 0;
+    return is_float_type(view->dtype) ? widened : attn_max(widened, FEW_STEP * (1 + d / 16 + d / 2));
+}
+
 /* rows: of the block, or the most. What a problem of fewer keys than a step or of few rows cannot reach is left out. */
 static int64_t scratch_floats(const attn_job *job, int64_t rows, scratch *t, float *base)
 {
@@ -42,13 +50,12 @@ static int64_t scratch_floats(const attn_job *job, int64_t rows, scratch *t, flo
     const int64_t most_keys = attn_span_most(&job->kv_span, job->max_k);
     const int64_t keys = attn_min(STEP, attn_round_up(attn_max(most_keys, 1), W));
     const bool few = attn_span_most(&job->q_span, job->max_q) * job->group <= FEW_ROWS; /* all blocks */
-    const int64_t few_keys = attn_min(FEW_STEP, keys);
-    const bool k_direct = is_direct(&job->k, job->head_dim), v_direct = is_direct(&job->v, job->head_dim_v);
+    const int64_t few_k = few_floats(&job->k, job->head_dim, keys), few_v = few_floats(&job->v, job->head_dim_v, keys);
     int64_t floats = 0;
     t->q = place(base, &floats, (few ? rows : attn_round_up(rows, TILE_ROWS)) * d);
     t->s = place(base, &floats, attn_min(rows, STRIP) * STEP);
-    t->k = place(base, &floats, !few ? keys * d : k_direct ? 0 : few_keys * d);
-    t->v = place(base, &floats, !few ? (dv - W) * STEP + keys * W : v_direct ? 0 : few_keys * dv);
+    t->k = place(base, &floats, few ? few_k : attn_max(few_k, keys * d));
+    t->v = place(base, &floats, few ? few_v : attn_max(few_v, (dv - W) * STEP + keys * W));
     t->o = place(base, &floats, rows * dv);
     t->row = place(base, &floats, few ? 0 : W * attn_max(d, dv));
     t->m = place(base, &floats, rows);

@@ -69,9 +69,6 @@ VECTOR vf vf_load_as(int32_t type, const char *row, int64_t d)
     }
 }
 
-/* One case a storage type. */
-#define EACH_STORAGE(X) X(F32) X(F16) X(BF16) X(I8) X(F8_E4M3) X(F8_E5M2) X(Q8_0) X(Q4_0)
-
 ALWAYS_INLINE int is_float_type(int32_t type) { return type == ATTN_F32 || type == ATTN_F16 || type == ATTN_BF16; }
 
 ALWAYS_INLINE int is_block_type(int32_t type) { return type == ATTN_Q8_0 || type == ATTN_Q4_0; }

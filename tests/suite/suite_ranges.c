@@ -123,6 +123,13 @@ static void one_block_grows(int64_t j, float *k, float *v)
     for (int d = 32; d < 64 && j == 50; d++) v[d] *= 1e6f;
 }
 
+/* Its factor is infinite in f16. */
+static void one_block_of_a_key_grows(int64_t j, float *k, float *v)
+{
+    (void)v;
+    for (int d = 32; d < 64 && j == 50; d++) k[d] *= 1e8f;
+}
+
 static const struct range ranges[] = {
     {.name = "v-1e30", .q = 1, .k = 1, .v = 1e30f},
     {.name = "v-1e-30", .q = 1, .k = 1, .v = 1e-30f},
@@ -172,6 +179,13 @@ static const struct range ranges[] = {
      .splits = 3,
      .stored = ATTN_Q8_0},
     {.name = "q8_0-one-block-grows", .q = 1, .k = 1, .v = 1, .edit = one_block_grows, .stored = ATTN_Q8_0},
+    {.name = "q8_0-infinite-factor",
+     .q = 1,
+     .k = 1,
+     .v = 1,
+     .edit = one_block_of_a_key_grows,
+     .all_see_all = 1,
+     .stored = ATTN_Q8_0},
     {.name = "q4_0-values-grow", .q = 1, .k = 1, .v = 0.1f, .edit = values_grow, .stored = ATTN_Q4_0},
     {.name = "e4m3-nan-value", .q = 1, .k = 1, .v = 1, .edit = nan_value, .all_see_all = 1, .stored = ATTN_F8_E4M3},
     {.name = "e5m2-nan-value", .q = 1, .k = 1, .v = 1, .edit = nan_value, .all_see_all = 1, .stored = ATTN_F8_E5M2},
