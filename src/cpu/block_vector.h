@@ -62,21 +62,26 @@ static void widen_row(const attn_view *view, int64_t batch, int64_t h, int64_t r
 VECTOR void store_vector(int32_t type, char *p, vf x)
 {
     if (type == ATTN_F32) vf_store((float *)(void *)p, x);
-    else if (type == ATTN_F16) vf_store_f16(p, x);
-    else vf_store_bf16(p, x);
+    else vh_store(p, type == ATTN_F16 ? vf_to_f16(x) : vf_to_bf16(x));
 }
 
-/* o * f / l; + 0 makes -0 a 0: underflow may leave either, by how many fully masked steps came after. */
-VECTOR vf quotient(const float *o, vf f, vf l) { return vf_add(vf_div(vf_mul(vf_load(o), f), l), vf_zero()); }
+/* o * f / l; + 0 makes -0 a 0: underflow may leave either, by how many fully masked steps came after. Gradients are divided
+ * by nothing, and few rows would wait for it. */
+VECTOR vf quotient(const float *o, vf f, int by_one, vf l)
+{
+    const vf x = vf_mul(vf_load(o), f);
+    return vf_add(by_one ? x : vf_div(x, l), vf_zero());
+}
 
 ALWAYS_INLINE void store_as(int32_t type, char *p, int64_t n, const float *o, float factor, float divisor)
 {
     const int64_t whole = n / W * W, bytes = type == ATTN_F32 ? 4 : 2;
     const vf f = vf_set1(factor), l = vf_set1(divisor);
-    for (int64_t d = 0; d < whole; d += W) store_vector(type, p + d * bytes, quotient(o + d, f, l));
+    const int by_one = divisor == 1.0f;
+    for (int64_t d = 0; d < whole; d += W) store_vector(type, p + d * bytes, quotient(o + d, f, by_one, l));
     if (whole == n) return;
     char last[4 * W];
-    store_vector(type, last, quotient(o + whole, f, l));
+    store_vector(type, last, quotient(o + whole, f, by_one, l));
     memcpy(p + whole * bytes, last, (size_t)((n - whole) * bytes));
 }
 

@@ -15,6 +15,7 @@ enum {
 #define EACH_TILE_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6)
 
 typedef __m256 vf;
+typedef __m128i vh; /* as many halves */
 #define PS(operation) _mm256_##operation##_ps
 #include "vector_common.h"
 
@@ -43,11 +44,8 @@ VECTOR vf vf_load_nibbles(const void *p, int shift)
     x = _mm256_and_si256(x, _mm256_set1_epi32(15));
     return _mm256_cvtepi32_ps(_mm256_sub_epi32(x, _mm256_set1_epi32(8)));
 }
-VECTOR void vf_store_f16(void *p, vf x)
-{
-    _mm_storeu_si128(p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
-VECTOR void vf_store_bf16(void *p, vf x)
+VECTOR vh vf_to_f16(vf x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+VECTOR vh vf_to_bf16(vf x)
 {
     __m256i u = _mm256_castps_si256(x), top = _mm256_srli_epi32(u, 16);
     __m256i odd = _mm256_and_si256(top, _mm256_set1_epi32(1));
@@ -56,8 +54,10 @@ VECTOR void vf_store_bf16(void *p, vf x)
     __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
     __m256i bits = _mm256_blendv_epi8(rounded, quiet, is_nan);
     __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(bits, bits), 0x08);
-    _mm_storeu_si128(p, _mm256_castsi256_si128(packed));
+    return _mm256_castsi256_si128(packed);
 }
+VECTOR void vh_store(void *p, vh x) { _mm_storeu_si128(p, x); }
+VECTOR void vh_stream(void *p, vh x) { _mm_stream_si128(p, x); }
 
 VECTOR vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 VECTOR vf vf_copysign(vf magnitude, vf sign)

@@ -15,6 +15,7 @@ enum {
 #define EACH_TILE_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
 
 typedef __m512 vf;
+typedef __m256i vh; /* as many halves */
 #define PS(operation) _mm512_##operation##_ps
 #include "vector_common.h"
 
@@ -42,19 +43,18 @@ VECTOR vf vf_load_nibbles(const void *p, int shift)
     __m512i x = _mm512_srl_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(p)), _mm_cvtsi32_si128(shift));
     return _mm512_permutexvar_ps(x, vf_sub(vf_iota(), vf_set1(8.0f))); /* by the lowest 4 bits */
 }
-VECTOR void vf_store_f16(void *p, vf x)
-{
-    _mm256_storeu_si256(p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
-VECTOR void vf_store_bf16(void *p, vf x)
+VECTOR vh vf_to_f16(vf x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+VECTOR vh vf_to_bf16(vf x)
 {
     __m512i u = _mm512_castps_si512(x), top = _mm512_srli_epi32(u, 16);
     __m512i odd = _mm512_and_si512(top, _mm512_set1_epi32(1));
     __m512i rounded = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
     __m512i quiet = _mm512_or_si512(top, _mm512_set1_epi32(0x40));
     __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(_mm512_srli_epi32(rounded, 16), is_nan, quiet)));
+    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(_mm512_srli_epi32(rounded, 16), is_nan, quiet));
 }
+VECTOR void vh_store(void *p, vh x) { _mm256_storeu_si256(p, x); }
+VECTOR void vh_stream(void *p, vh x) { _mm256_stream_si256(p, x); }
 
 VECTOR vf vf_abs(vf a) { return _mm512_abs_ps(a); }
 VECTOR vf vf_copysign(vf magnitude, vf sign)

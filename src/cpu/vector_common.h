@@ -5,6 +5,8 @@ VECTOR vf vf_zero(void) { return PS(setzero)(); }
 VECTOR vf vf_set1(float x) { return PS(set1)(x); }
 VECTOR vf vf_load(const float *p) { return PS(loadu)(p); }
 VECTOR void vf_store(float *p, vf x) { PS(storeu)(p, x); }
+/* Past the caches: memory need not be read first. p is aligned to a vector. */
+VECTOR void vf_stream(float *p, vf x) { PS(stream)(p, x); }
 VECTOR vf vf_add(vf a, vf b) { return PS(add)(a, b); }
 VECTOR vf vf_sub(vf a, vf b) { return PS(sub)(a, b); }
 VECTOR vf vf_mul(vf a, vf b) { return PS(mul)(a, b); }
