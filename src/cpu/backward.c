@@ -80,10 +80,16 @@ attn_status attn_cpu_plan_backward(const attn_context *ctx, const attn_job *job,
 
 /* ---- chains ---------------------------------------------------------------------------------- */
 
+static int64_t step_keys(const backward_call *call, const attn_sequence *s)
+{
+    const attn_cpu_level *level = call->level;
+    return s->q_len * call->job->group <= level->few_rows ? level->few_keys : level->back_keys;
+}
+
 static int64_t step_count(const backward_call *call, int64_t index)
 {
     const attn_sequence s = attn_sequence_of(call->job, call->start[index / call->job->heads_kv].b);
-    return attn_ceil_div(s.k_len, call->level->back_keys);
+    return attn_ceil_div(s.k_len, step_keys(call, &s));
 }
 
 chain attn_cpu_chain(const backward_call *call, int64_t index)
@@ -91,10 +97,11 @@ chain attn_cpu_chain(const backward_call *call, int64_t index)
     const attn_job *job = call->job;
     const attn_cpu_start *start = &call->start[index / job->heads_kv];
     const int64_t hkv = index % job->heads_kv;
-    chain c = {.start = start, .steps = step_count(call, index)};
+    chain c = {.start = start};
     c.block = (attn_cpu_block){.job = job, .b = start->b, .hkv = hkv, .dropout_key = call->dropout_key};
     c.block.seq = attn_sequence_of(job, start->b);
     c.block.key_end = c.block.seq.k_len;
+    c.step_keys = step_keys(call, &c.block.seq);
     c.rows = c.block.seq.q_len * job->group;
     c.index = start->row + hkv * c.rows;
     c.row_block = start->row_block + hkv * attn_ceil_div(c.rows, call->level->back_rows);
@@ -121,24 +128,6 @@ static void write_row(const backward_call *call, const attn_view *t, int64_t bat
         factor = 1.0f;
     }
     call->level->store_row(t, at, n, x, factor, 1.0f);
-}
-
-/* Gradients of rows that nothing adds to. */
-static void clear_row(const attn_job *job, const attn_view *t, int64_t batch, int64_t h, int64_t row, int64_t n)
-{
-    if (job->accumulate || n == 0) return;
-    memset(attn_element(t, attn_row_offset(t, batch, h, row)), 0, attn_dtype_bytes((attn_dtype)t->dtype, n));
-}
-
-/* Rows of sequence b's room outside [first, end) of them. */
-static void clear_padding(const attn_job *job, const attn_view *t, const attn_span *span, int64_t b, int64_t h,
-                          int64_t n, bool all)
-{
-    int64_t base, room, first, used;
-    if (!t->data) return;
-    attn_span_rows(span, b, &base, &room, &first, &used);
-    for (int64_t row = base; row < base + room; row++)
-        if (all || row < first || row >= first + used) clear_row(job, t, span->offsets ? 0 : b, h, row, n);
 }
 
 /* ---- phase 1: LSE and dLSE - D of rows ------------------------------------------------------- */
@@ -209,7 +198,7 @@ static void add_queries(const backward_call *call, const chain *c, const attn_cp
 {
     const attn_job *job = call->job;
     attn_cpu_block all = *w;
-    int64_t first, end, keys = call->level->back_keys, step = w->key / keys;
+    int64_t first, end, keys = c->step_keys, step = w->key / keys;
     all.key = 0;
     all.key_end = w->seq.k_len;
     attn_block_band(&all, &first, &end);
@@ -225,6 +214,22 @@ static void add_queries(const backward_call *call, const chain *c, const attn_cp
     atomic_store_explicit(turn, order + 1, memory_order_release);
 }
 
+/* The step's tiles against the rows of w. */
+static void run_tiles(const backward_call *call, const chain *c, const attn_cpu_block *w, void *scratch, float *raw)
+{
+    const attn_cpu_level *level = call->level;
+    attn_cpu_block tile = *w;
+    for (; tile.key < w->key_end; tile.key += level->back_keys) {
+        int64_t first, end;
+        tile.key_end = attn_min(tile.key + level->back_keys, w->key_end);
+        attn_block_band(&tile, &first, &end);
+        if (first >= end) continue;
+        level->tile_gradients(&tile, scratch, call->lse + c->index + w->row, call->rest + c->index + w->row, raw);
+        if (raw) attn_cpu_bias_write(call, &tile, raw);
+        level->add_keys(&tile, scratch);
+    }
+}
+
 static void run_step(const backward_call *call, int64_t index, int64_t step, int32_t thread)
 {
     const attn_job *job = call->job;
@@ -234,28 +239,29 @@ static void run_step(const backward_call *call, int64_t index, int64_t step, int
     float *raw = job->dbias.data && call->whole_bias ? attn_cpu_bias_raw(call, thread) : NULL;
     attn_cpu_key_sums sums;
     attn_cpu_block w = c.block;
-    w.key = step * level->back_keys;
-    w.key_end = attn_min(w.key + level->back_keys, w.seq.k_len);
+    int64_t first = 0, end = 0;
+    w.key = step * c.step_keys;
+    w.key_end = attn_min(w.key + c.step_keys, w.seq.k_len);
     level->load_keys(&w, scratch, &sums);
     if (job->dq.data && call->slots && index >= call->slots)
         wait_for(&call->done[index - call->slots], (int)step_count(call, index - call->slots));
     for (w.row = 0; w.row < c.rows; w.row += level->back_rows) {
-        int64_t first, end;
         w.rows = (int)attn_min(level->back_rows, c.rows - w.row);
         attn_block_band(&w, &first, &end);
         if (first >= end) continue;
-        level->tile_gradients(&w, scratch, call->lse + c.index + w.row, call->rest + c.index + w.row, raw);
-        if (raw) attn_cpu_bias_write(call, &w, raw);
-        level->add_keys(&w, scratch);
+        run_tiles(call, &c, &w, scratch, raw);
         if (job->dq.data) add_queries(call, &c, &w, index, scratch);
     }
-    for (int64_t j = 0; j < w.key_end - w.key; j++) {
-        const int64_t row = w.seq.k_row + w.key + j;
-        if (job->dk.data)
-            write_row(call, &job->dk, w.seq.k_batch, w.hkv, row, job->head_dim, sums.dk + j * sums.dk_stride,
+    for (int64_t j = w.key; j < w.key_end; j++) {
+        const int64_t row = w.seq.k_row + j, n = j - w.key;
+        if (sums.dk && job->dk.data)
+            write_row(call, &job->dk, w.seq.k_batch, w.hkv, row, job->head_dim, sums.dk + n * sums.dk_stride,
                       job->scale);
-        if (job->dv.data)
-            write_row(call, &job->dv, w.seq.k_batch, w.hkv, row, job->head_dim_v, sums.dv + j * sums.dv_stride, 1.0f);
+        if (sums.dv && job->dv.data)
+            write_row(call, &job->dv, w.seq.k_batch, w.hkv, row, job->head_dim_v, sums.dv + n * sums.dv_stride, 1.0f);
+        if (sums.dk || (j >= first && j < end)) continue;
+        if (job->dk.data) attn_cpu_clear_row(job, &job->dk, w.seq.k_batch, w.hkv, row, job->head_dim);
+        if (job->dv.data) attn_cpu_clear_row(job, &job->dv, w.seq.k_batch, w.hkv, row, job->head_dim_v);
     }
     atomic_fetch_add_explicit(&call->done[index], 1, memory_order_release);
 }
@@ -267,7 +273,7 @@ static void run_steps(void *arg, int64_t task, int32_t thread)
     while (next_step(arg, &index, &step)) run_step(arg, index, step, thread);
 }
 
-/* ---- phase 4, phase 3 being dbias: dsink, and rows that nothing adds to ------------------------------------------- */
+/* ---- phase 4, phase 3 being dbias: dsink; then backward_padding.c ------------------------------------------------- */
 
 static void run_sink(void *arg, int64_t h, int32_t thread)
 {
@@ -286,52 +292,7 @@ static void run_sink(void *arg, int64_t h, int32_t thread)
     job->dsink[h] = (float)((job->accumulate ? (double)job->dsink[h] : 0.0) + sum);
 }
 
-/* dQ of row blocks without a key, and of padding. */
-static void run_query_padding(void *arg, int64_t task, int32_t thread)
-{
-    (void)thread;
-    const backward_call *call = arg;
-    const attn_job *job = call->job;
-    const chain c = attn_cpu_chain(call, task);
-    for (int64_t g = 0; g < job->group; g++)
-        clear_padding(job, &job->dq, &job->q_span, c.block.b, c.block.hkv * job->group + g, job->head_dim, false);
-    for (int64_t row = 0; row < c.rows; row += call->level->back_rows) {
-        const attn_cpu_block w = rows_at(call, &c, row);
-        int64_t first, end;
-        attn_block_band(&w, &first, &end);
-        for (int r = 0; r < w.rows && first >= end; r++)
-            clear_row(job, &job->dq, w.seq.q_batch, attn_block_head(&w, r), w.seq.q_row + attn_block_query(&w, r),
-                      job->head_dim);
-    }
-}
-
-static void run_key_padding(void *arg, int64_t task, int32_t thread)
-{
-    (void)thread;
-    const attn_job *job = ((const backward_call *)arg)->job;
-    const int64_t b = task / job->heads_kv, h = task % job->heads_kv;
-    clear_padding(job, &job->dk, &job->kv_span, b, h, job->head_dim, false);
-    clear_padding(job, &job->dv, &job->kv_span, b, h, job->head_dim_v, false);
-}
-
 /* ---- the call -------------------------------------------------------------------------------- */
-
-static void clear_everything(const attn_job *job)
-{
-    backward_call call = {.job = job};
-    if (job->accumulate) return;
-    for (int64_t b = 0; b < job->batch; b++) {
-        for (int64_t h = 0; h < job->heads_q; h++)
-            clear_padding(job, &job->dq, &job->q_span, b, h, job->head_dim, true);
-        for (int64_t h = 0; h < job->heads_kv; h++) {
-            clear_padding(job, &job->dk, &job->kv_span, b, h, job->head_dim, true);
-            clear_padding(job, &job->dv, &job->kv_span, b, h, job->head_dim_v, true);
-        }
-    }
-    for (int64_t n = 0; n < job->bias_shape[0] * job->bias_shape[1] && job->dbias.data; n++)
-        attn_cpu_bias_clear(&call, n, 0);
-    for (int64_t h = 0; h < job->heads_q && job->dsink; h++) job->dsink[h] = 0.0f;
-}
 
 static void place_sequences(backward_call *call)
 {
@@ -353,7 +314,7 @@ attn_status attn_cpu_backward(const attn_context *ctx, const attn_job *job, cons
                               const attn_exec *exec)
 {
     if (is_nothing(job)) {
-        clear_everything(job);
+        attn_cpu_clear_gradients(job);
         return ATTN_OK;
     }
     const attn_cpu_level *level = attn_cpu_find_level(plan->isa);
@@ -389,8 +350,8 @@ attn_status attn_cpu_backward(const attn_context *ctx, const attn_job *job, cons
     if (job->dbias.data && !call.whole_bias)
         attn_cpu_parallel(ctx, plan->threads, attn_cpu_bias_tiles(&call), attn_cpu_bias_sum, &call);
     if (job->dsink) attn_cpu_parallel(ctx, plan->threads, job->heads_q, run_sink, &call);
-    if (job->dq.data) attn_cpu_parallel(ctx, plan->threads, call.chains, run_query_padding, &call);
+    if (job->dq.data) attn_cpu_parallel(ctx, plan->threads, call.chains, attn_cpu_query_padding, &call);
     if (job->kv_span.used || job->kv_span.start)
-        attn_cpu_parallel(ctx, plan->threads, call.chains, run_key_padding, &call);
+        attn_cpu_parallel(ctx, plan->threads, call.chains, attn_cpu_key_padding, &call);
     return ATTN_OK;
 }

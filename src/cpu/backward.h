@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What backward.c and backward_bias.c share: the call and its chains. */
+ * What backward.c, backward_padding.c and backward_bias.c share: the call and its chains. */
 #ifndef ATTN_CPU_BACKWARD_H
 #define ATTN_CPU_BACKWARD_H
 
@@ -36,7 +36,7 @@ typedef struct chain {
     int64_t rows;  /* g Sq */
     int64_t index; /* of its first row in lse and rest */
     int64_t row_block;
-    int64_t steps;
+    int64_t step_keys; /* of a step */
 } chain;
 
 /* Chain number `index`: kv heads of a sequence follow each other, sequences are in their order. */
@@ -51,6 +51,13 @@ static inline void *scratch_of(const backward_call *call, int32_t thread)
 {
     return call->scratch + (size_t)thread * call->scratch_bytes;
 }
+
+/* ---- rows that nothing adds to, backward_padding.c --------------------------------------------- */
+
+void attn_cpu_clear_row(const attn_job *job, const attn_view *t, int64_t batch, int64_t h, int64_t row, int64_t n);
+/* Tasks: chains. dQ of row blocks without a key, and of padding; dK and dV of padding. */
+attn_task attn_cpu_query_padding, attn_cpu_key_padding;
+void attn_cpu_clear_gradients(const attn_job *job); /* all of them */
 
 /* ---- dbias, backward_bias.c ------------------------------------------------------------------ */
 

@@ -298,6 +298,8 @@ static void any_add_queries(const attn_cpu_block *w, void *memory, int fresh, fl
       .store_row = store_row,                       \
       .back_rows = ROWS,                            \
       .back_keys = KEYS,                            \
+      .few_rows = FEW_ROWS,                         \
+      .few_keys = STEP_KEYS,                        \
       .back_scratch_bytes = any_back_scratch_bytes, \
       .deltas = any_deltas,                         \
       .load_keys = any_load_keys,                   \

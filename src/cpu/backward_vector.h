@@ -12,7 +12,7 @@
  * Rows go through S, dP, dS in strips of BACK_STRIP, each with the keys it sees alone; a tile of keys of dV and dK then takes
  * the strips that see it. The other products of the tile are 0.
  *
- * Few rows (the sequences that forward_few serves): S by the dot products of forward_few, whose bits it has.
+ * Few rows (the sequences that forward_few serves) go another way: backward_few.h.
  *
  * Bytes, f32: a tile reads its rows' Q and dO and adds to their dQ, 16 bytes a row and column, for 10 KEYS flops: at KEYS =
  * 96 60 flops a byte of the L3 cache. Scratch of a thread, float32: K', V', K, dK, dV of KEYS keys, Q, dO, S, dP of ROWS
@@ -23,29 +23,22 @@
 #ifndef ATTN_CPU_BACKWARD_VECTOR_H
 #define ATTN_CPU_BACKWARD_VECTOR_H
 
-#include "forward_vector.h"
+#include "backward_few.h"
 
 enum {
-#ifdef PRODUCT_HEADER
-    KEYS = 128, /* whole slabs of bf16 */
-#else
-    KEYS = W == 8 ? 16 * TILE_ROWS : 8 * TILE_ROWS, /* whole tiles and whole panels: 96, 112 */
-#endif
-    ROWS = KEYS,
     BACK_STRIP = 4 * TILE_ROWS,
     S_STRIDE = KEYS + (KEYS == 112 ? 32 : 16) /* an odd number of cache lines: columns spread over all sets */
 };
 
 typedef struct back_scratch {
-    float *kt, *vt;       /* [KEYS / W][D'][W]; few rows: kt as forward's k */
-    float *k;             /* [D' / W][KEYS][W] */
-    float *dk, *dv;       /* [KEYS][D'] */
-    float *q, *dout;      /* [D' / W][ROWS][W] */
-    float *s, *dp;        /* [ROWS][S_STRIDE]: S, then Z P; dP, then dS */
-    float *few_q, *few_s; /* [FEW_ROWS][D'], [FEW_ROWS][STEP] */
-    float *row;           /* [W][max(D', Dv')] */
-    float *panel;         /* 2 [Dv'][W] */
-    int64_t d, dv_size;   /* D' and Dv': D and Dv rounded up to W; zeros there */
+    float *kt, *vt;     /* [KEYS / W][D'][W] */
+    float *k;           /* [D' / W][KEYS][W] */
+    float *dk, *dv;     /* [KEYS][D'] */
+    float *q, *dout;    /* [D' / W][ROWS][W] */
+    float *s, *dp;      /* [ROWS][S_STRIDE]: S, then Z P; dP, then dS */
+    float *row;         /* [W][max(D', Dv')] */
+    float *panel;       /* 2 [Dv'][W] */
+    int64_t d, dv_size; /* D' and Dv': D and Dv rounded up to W; zeros there */
 } back_scratch;
 
 static int64_t back_floats(const attn_job *job, back_scratch *t, float *base)
@@ -54,10 +47,11 @@ static int64_t back_floats(const attn_job *job, back_scratch *t, float *base)
     const struct {
         float **part;
         int64_t size;
-    } parts[] = {{&t->kt, KEYS * d},        {&t->vt, KEYS * dv},          {&t->k, KEYS * d},
-                 {&t->dk, KEYS * d},        {&t->dv, KEYS * dv},          {&t->q, ROWS * d},
-                 {&t->dout, ROWS * dv},     {&t->s, ROWS * S_STRIDE},     {&t->dp, ROWS * S_STRIDE},
-                 {&t->few_q, FEW_ROWS * d}, {&t->few_s, FEW_ROWS * STEP}, {&t->row, W * attn_max(d, dv)},
+    } parts[] = {{&t->kt, KEYS * d},        {&t->vt, KEYS * dv},
+                 {&t->k, KEYS * d},         {&t->dk, KEYS * d},
+                 {&t->dv, KEYS * dv},       {&t->q, ROWS * d},
+                 {&t->dout, ROWS * dv},     {&t->s, ROWS * S_STRIDE},
+                 {&t->dp, ROWS * S_STRIDE}, {&t->row, W * attn_max(d, dv)},
                  {&t->panel, 2 * W * dv}};
     int64_t floats = 0;
     for (size_t n = 0; n < sizeof parts / sizeof *parts; n++) {
@@ -72,11 +66,10 @@ static int64_t back_floats(const attn_job *job, back_scratch *t, float *base)
 static size_t back_scratch_bytes(const attn_job *job)
 {
     back_scratch unused;
-    return (size_t)back_floats(job, &unused, NULL) * sizeof(float);
+    back_few few;
+    const int64_t floats = attn_max(back_floats(job, &unused, NULL), back_few_floats(job, &few, NULL));
+    return (size_t)floats * sizeof(float);
 }
-
-/* Which rows the forward took must be known from the sequence: S has to have its bits. */
-static int has_few_rows(const attn_cpu_block *w) { return w->seq.q_len * w->job->group <= FEW_ROWS; }
 
 /* ---- keys and rows in -------------------------------------------------------------------------- */
 
@@ -104,13 +97,17 @@ static void load_keys(const attn_cpu_block *w, void *memory, attn_cpu_key_sums *
 {
     const attn_job *job = w->job;
     back_scratch t;
+    if (has_few_rows(w)) {
+        begin_few(w, memory, sums);
+        return;
+    }
     back_floats(job, &t, memory);
     for (int n = 0; n < KEYS; n += W) {
         const char *rows[W];
         int32_t type;
         take_keys(w, &job->k, job->head_dim, n, t.row, &type, rows);
         for (int j = 0; j < W; j++) pack_row(type, rows[j], t.d, KEYS, t.k + (n + j) * W);
-        if (!has_few_rows(w)) pack_transposed(type, rows, t.d, t.kt + n * t.d);
+        pack_transposed(type, rows, t.d, t.kt + n * t.d);
         take_keys(w, &job->v, job->head_dim_v, n, t.row, &type, rows);
         pack_transposed(type, rows, t.dv_size, t.vt + n * t.dv_size);
     }
@@ -141,8 +138,6 @@ static void load_rows(const attn_cpu_block *w, const back_scratch *t)
         row = take_row(w, &job->dout, job->head_dim_v, r, t->row, &type);
         pack_row(type, row, t->dv_size, ROWS, t->dout + r * W);
     }
-    if (!has_few_rows(w)) return;
-    for (int r = 0; r < w->rows; r++) widen_query(w, r, t->few_q + r * t->d);
 }
 
 /* D of the block's rows, W at a time and in the order in which a tile sums dP: a row that sees one key has dP = D. */
@@ -151,6 +146,10 @@ static void deltas(const attn_cpu_block *w, void *memory, float *delta)
     const attn_job *job = w->job;
     const attn_view *const of[2] = {&job->dout, &job->out};
     back_scratch t;
+    if (has_few_rows(w)) {
+        few_deltas(w, memory, delta);
+        return;
+    }
     back_floats(job, &t, memory);
     for (int r0 = 0; r0 < w->rows; r0 += W) {
         float *const panel[2] = {t.panel, t.panel + W * t.dv_size};
@@ -158,8 +157,8 @@ static void deltas(const attn_cpu_block *w, void *memory, float *delta)
             const char *rows[W];
             int32_t type = ATTN_F32;
             for (int r = 0; r < W; r++)
-                rows[r] = r0 + r < w->rows ? take_row(w, of[n], job->head_dim_v, r0 + r, t.row + r * t.dv_size, &type)
-                                           : rows[0];
+                rows[r] =
+                    take_row(w, of[n], job->head_dim_v, attn_min(r0 + r, w->rows - 1), t.row + r * t.dv_size, &type);
             pack_transposed(type, rows, t.dv_size, panel[n]);
         }
         vf sum = vf_zero();
@@ -258,65 +257,6 @@ static void dot_strip(int r0, int rows, const columns *c, int64_t size, const fl
 
 /* ---- P and dS ---------------------------------------------------------------------------------- */
 
-/* By the very steps of forward_few. */
-static void few_row_scores(const attn_cpu_block *w, const back_scratch *t)
-{
-    const scratch few = {.q = t->few_q, .s = t->few_s, .d = t->d};
-    for (int n = 0; n < KEYS; n += FEW_STEP) {
-        const columns c = columns_of(w, 0, w->rows, w->key + n, FEW_STEP);
-        const char *found[FEW_STEP];
-        few_rows keys;
-        if (c.c0 >= c.c1) continue;
-        find_few(w, &w->job->k, &c, found);
-        take_few(w, &w->job->k, w->job->head_dim, t->d, 1, &c, found, t->kt, &keys);
-        few_scores(w, &few, &c, &keys, (prefetch){found, 0, 0});
-        for (int r = 0; r < w->rows; r++)
-            memcpy(t->s + r * S_STRIDE + n + c.a0, t->few_s + r * STEP + c.a0, (size_t)(c.a1 - c.a0) * sizeof *t->s);
-    }
-}
-
-/* dS of W pairs; 0 where P is, also where dP overflows. P is never subnormal. */
-VECTOR vf pair_gradient(vf p, vf dp, vf rest)
-{
-    return vf_select_less(p, vf_set1(0x1p-126f), vf_zero(), vf_mul(p, vf_add(dp, rest)));
-}
-
-/* Row r: S to P and dP to dS in place. raw: dS in front of the softcap goes there too. */
-static void row_gradients(const attn_cpu_block *w, int r, const columns *c, float *s, float *dp, float lse, float rest,
-                          float *raw)
-{
-    const attn_job *job = w->job;
-    const vf l = vf_set1(lse), add = vf_set1(rest);
-    float z[KEYS], slope[KEYS];
-    const int capped = job->softcap > 0.0f;
-    if (capped) {
-        const vf cap = vf_set1(1.0f / job->softcap);
-        softcap_row(job->softcap, c, s);
-        for (int n = c->a0; n < c->a1; n += W) {
-            vf x = vf_mul(vf_load(s + n), cap);
-            vf_store(slope + n, vf_sub(vf_set1(1.0f), vf_mul(x, x)));
-        }
-    }
-    if (has_finish(job) || c->edge) mask_scores(w, r, c, s);
-    if (!capped && !job->has_dropout && !raw) {
-        for (int n = c->a0; n < c->a1; n += W) {
-            vf p = vf_exp(vf_sub(vf_load(s + n), l));
-            vf_store(s + n, p);
-            vf_store(dp + n, pair_gradient(p, vf_load(dp + n), add));
-        }
-        return;
-    }
-    for (int n = c->a0; n < c->a1; n++) z[n] = 1.0f;
-    if (job->has_dropout) drop_row(w, r, c, z);
-    for (int n = c->a0; n < c->a1; n += W) {
-        vf p = vf_exp(vf_sub(vf_load(s + n), l)), keep = vf_load(z + n);
-        vf ds = pair_gradient(p, vf_mul(keep, vf_load(dp + n)), add);
-        vf_store(s + n, vf_mul(p, keep));
-        if (raw) vf_store(raw + n, ds);
-        vf_store(dp + n, capped ? vf_mul(ds, vf_load(slope + n)) : ds);
-    }
-}
-
 static void clear_columns(float *row, int from, int to)
 {
     if (from < to) memset(row + from, 0, (size_t)(to - from) * sizeof *row);
@@ -326,6 +266,10 @@ static void tile_gradients(const attn_cpu_block *w, void *memory, const float *l
 {
     const attn_job *job = w->job;
     back_scratch t;
+    if (has_few_rows(w)) {
+        few_gradients(w, memory, lse, rest, raw);
+        return;
+    }
     back_floats(job, &t, memory);
     load_rows(w, &t);
     const columns all = columns_of(w, 0, w->rows, w->key, KEYS);
@@ -334,7 +278,6 @@ static void tile_gradients(const attn_cpu_block *w, void *memory, const float *l
         const int rows = w->rows - r0 < BACK_STRIP ? w->rows - r0 : BACK_STRIP;
         columns c = columns_of(w, r0, rows, w->key, KEYS);
         if (c.c0 >= c.c1) c.a0 = c.a1 = all.a0;
-        else if (has_few_rows(w)) few_row_scores(w, &t);
         else dot_strip(r0, rows, &c, t.d, t.q, t.kt, job->scale, t.s);
         dot_strip(r0, rows, &c, t.dv_size, t.dout, t.vt, 1.0f, t.dp);
         for (int r = r0; r < r0 + rows; r++) {
@@ -367,6 +310,10 @@ static void add_keys(const attn_cpu_block *w, void *memory)
     back_scratch t;
     columns strips[STRIPS];
     int count = 0;
+    if (has_few_rows(w)) {
+        few_sums(w, memory);
+        return;
+    }
     back_floats(job, &t, memory);
     for (int r0 = 0; r0 < w->rows; r0 += BACK_STRIP, count++)
         strips[count] = columns_of(w, r0, w->rows - r0 < BACK_STRIP ? w->rows - r0 : BACK_STRIP, w->key, KEYS);
@@ -390,6 +337,10 @@ static void add_keys(const attn_cpu_block *w, void *memory)
 static void add_queries(const attn_cpu_block *w, void *memory, int fresh, float *dq, int64_t stride)
 {
     back_scratch t;
+    if (has_few_rows(w)) {
+        few_queries(w, memory, fresh, dq, stride);
+        return;
+    }
     back_floats(w->job, &t, memory);
     for (int r0 = 0; r0 < w->rows; r0 += BACK_STRIP) {
         const int rows = w->rows - r0 < BACK_STRIP ? w->rows - r0 : BACK_STRIP, each = tile_of(rows);
@@ -417,6 +368,8 @@ static void add_queries(const attn_cpu_block *w, void *memory, int fresh, float 
       .store_row = store_row,                     \
       .back_rows = ROWS,                          \
       .back_keys = KEYS,                          \
+      .few_rows = FEW_ROWS,                       \
+      .few_keys = STEP_KEYS,                      \
       .back_scratch_bytes = back_scratch_bytes,   \
       .deltas = deltas,                           \
       .load_keys = load_keys,                     \

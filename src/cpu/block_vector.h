@@ -116,12 +116,6 @@ ALWAYS_INLINE void prefetch_to_l2(const char *p) { __builtin_prefetch(p, 0, 2); 
 /* Rows that packing can load as they are; others are widened to float32 first. */
 static int is_direct(const attn_view *view, int64_t n) { return is_float_type(view->dtype) && n % W == 0; }
 
-static void widen_query(const attn_cpu_block *w, int64_t r, float *x)
-{
-    widen_row(&w->job->q, w->seq.q_batch, attn_block_head(w, r), w->seq.q_row + attn_block_query(w, r),
-              w->job->head_dim, x);
-}
-
 static void widen_key(const attn_cpu_block *w, const attn_view *view, int64_t key, int64_t n, float *x)
 {
     int64_t batch, row;

@@ -170,29 +170,29 @@ ALWAYS_INLINE void code_scores_at(int rows, const float *q, const scratch *t, co
 
 /* next: values of the same columns. */
 ALWAYS_INLINE void few_scores_of(int32_t type, const attn_cpu_block *w, const scratch *t, const columns *c,
-                                 const few_rows *keys, prefetch next)
+                                 const few_rows *keys, float scale, prefetch next)
 {
-    const int packed = type == ATTN_Q8_0;
-    const float scale = packed || !keys->factors ? w->job->scale : 1.0f;
+    const int packed = type == ATTN_Q8_0, later = !packed && keys->factors; /* one factor a key */
+    const float now = later ? 1.0f : scale;
     for (int r = 0, share; r < w->rows; r += share, next.to = 0) {
         const float *q = t->q + r * t->d;
         float *s = t->s + r * STEP;
         share = share_of(w->rows - r);
         if (packed) {
-            if (share == 4) code_scores_at(4, q, t, c, keys, scale, s, &next);
-            else if (share == 2) code_scores_at(2, q, t, c, keys, scale, s, &next);
-            else code_scores_at(1, q, t, c, keys, scale, s, &next);
+            if (share == 4) code_scores_at(4, q, t, c, keys, now, s, &next);
+            else if (share == 2) code_scores_at(2, q, t, c, keys, now, s, &next);
+            else code_scores_at(1, q, t, c, keys, now, s, &next);
             continue;
         }
         const int count = W / share;
         for (int n = c->a0; n < c->a1; n += count) {
-            if (share == 4) few_scores_as(type, 4, q, t->d, keys, n, scale, s + n);
-            else if (share == 2) few_scores_as(type, 2, q, t->d, keys, n, scale, s + n);
-            else few_scores_as(type, 1, q, t->d, keys, n, scale, s + n);
+            if (share == 4) few_scores_as(type, 4, q, t->d, keys, n, now, s + n);
+            else if (share == 2) few_scores_as(type, 2, q, t->d, keys, n, now, s + n);
+            else few_scores_as(type, 1, q, t->d, keys, n, now, s + n);
             for (int j = n; j < n + count; j++) prefetch_row(&next, j);
         }
     }
-    if (!packed && keys->factors) scale_scores(w->rows, c, keys->factor, w->job->scale, t->s);
+    if (later) scale_scores(w->rows, c, keys->factor, scale, t->s);
 }
 
 /* Columns [d, end) of O, the rows' part of which decides what of the next keys is fetched meanwhile. */
@@ -230,7 +230,7 @@ ALWAYS_INLINE void few_values_share(int32_t type, int rows, int64_t d, int64_t e
     few_values_at(type, rows, d, end, t, c, values, p, shrink, o, next);
 }
 
-/* next: keys of the next step. */
+/* next: keys of the next step. P is no more what it was. */
 ALWAYS_INLINE void few_values_of(int32_t type, const attn_cpu_block *w, const scratch *t, const columns *c,
                                  const few_rows *values, const float *shrink, const prefetch *next)
 {
@@ -253,9 +253,9 @@ ALWAYS_INLINE void few_values_of(int32_t type, const attn_cpu_block *w, const sc
 /* A function a type, whose loops have all the registers. */
 #define FEW_TYPE(name)                                                                                                 \
   static __attribute__((noinline)) void few_scores_##name(const attn_cpu_block *w, const scratch *t, const columns *c, \
-                                                          const few_rows *keys, prefetch next)                         \
+                                                          const few_rows *keys, float scale, prefetch next)            \
   {                                                                                                                    \
-    few_scores_of(ATTN_##name, w, t, c, keys, next);                                                                   \
+    few_scores_of(ATTN_##name, w, t, c, keys, scale, next);                                                            \
   }                                                                                                                    \
   static __attribute__((noinline)) void few_values_##name(const attn_cpu_block *w, const scratch *t, const columns *c, \
                                                           const few_rows *values, const float *shrink,                 \
@@ -270,14 +270,15 @@ FEW_TYPE(I8)
 FEW_TYPE(Q8_0)
 #undef FEW_TYPE
 
-static void few_scores(const attn_cpu_block *w, const scratch *t, const columns *c, const few_rows *keys, prefetch next)
+static void few_scores(const attn_cpu_block *w, const scratch *t, const columns *c, const few_rows *keys, float scale,
+                       prefetch next)
 {
     switch (keys->type) {
-    case ATTN_F32: few_scores_F32(w, t, c, keys, next); break;
-    case ATTN_F16: few_scores_F16(w, t, c, keys, next); break;
-    case ATTN_BF16: few_scores_BF16(w, t, c, keys, next); break;
-    case ATTN_I8: few_scores_I8(w, t, c, keys, next); break;
-    default: few_scores_Q8_0(w, t, c, keys, next);
+    case ATTN_F32: few_scores_F32(w, t, c, keys, scale, next); break;
+    case ATTN_F16: few_scores_F16(w, t, c, keys, scale, next); break;
+    case ATTN_BF16: few_scores_BF16(w, t, c, keys, scale, next); break;
+    case ATTN_I8: few_scores_I8(w, t, c, keys, scale, next); break;
+    default: few_scores_Q8_0(w, t, c, keys, scale, next);
     }
 }
 
@@ -325,7 +326,7 @@ static void forward_few(const attn_cpu_block *w, const scratch *t)
         float shrink[ROOM];
         find_few(w, &job->v, &c, values);
         take_few(w, &job->k, job->head_dim, t->d, 1, &c, keys, t->k, &rows);
-        few_scores(w, t, &c, &rows, (prefetch){values, 0, v_bytes});
+        few_scores(w, t, &c, &rows, job->scale, (prefetch){values, 0, v_bytes});
         softmax_rows(w, t, 0, w->rows, &c, shrink);
 
         columns following = last ? c : columns_of(w, 0, w->rows, c.key + FEW_STEP, FEW_STEP);

@@ -76,16 +76,20 @@ typedef struct attn_cpu_level {
     /* Backward goes by tiles: at most back_rows rows of a block against its keys [key, key_end), at most back_keys of them.
      * Both numbers are part of the result, because they decide in which order is summed. */
     int back_rows, back_keys;
+    /* A chain goes by steps of back_keys keys, which are one tile; where a sequence's group has no more than few_rows rows, of
+     * few_keys keys, several tiles whose dQ is one sum. */
+    int few_rows, few_keys;
     size_t (*back_scratch_bytes)(const attn_job *job); /* of one thread; a multiple of 64 */
     /* delta[r] = D of the block's rows. */
     void (*deltas)(const attn_cpu_block *block, void *scratch, float *delta);
-    /* The block's keys into scratch, whose sums start at 0; `sums` shows where they are. */
+    /* Begins a step: the block's keys into scratch, whose sums start at 0; `sums` shows where they are. NULL: the rows are few,
+     * and add_keys writes dK and dV of the keys that they see. */
     void (*load_keys)(const attn_cpu_block *block, void *scratch, attn_cpu_key_sums *sums);
     /* P and dS of the block's rows against these keys, into scratch. Of each row: lse, +inf for an empty one, and rest =
      * dLSE - D. raw: NULL, or [rows][back_keys] for dS as a bias gets it, 0 where masked. */
     void (*tile_gradients)(const attn_cpu_block *block, void *scratch, const float *lse, const float *rest, float *raw);
     void (*add_keys)(const attn_cpu_block *block, void *scratch); /* the tile's dK and dV to the sums */
-    /* The tile's dQ, without the scale, to dq [rows][stride]; fresh: into it. stride: D rounded up to 16 */
+    /* The step's dQ, without the scale, to dq [rows][stride]; fresh: into it. stride: D rounded up to 16 */
     void (*add_queries)(const attn_cpu_block *block, void *scratch, int fresh, float *dq, int64_t stride);
 } attn_cpu_level;
 

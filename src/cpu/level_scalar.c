@@ -389,6 +389,7 @@ const attn_cpu_level attn_cpu_level_scalar = {
     .store_row = store_row,
     .back_rows = Q_ROWS,
     .back_keys = K_COLS,
+    .few_keys = K_COLS,
     .back_scratch_bytes = back_scratch_bytes,
     .deltas = deltas,
     .load_keys = back_load_keys,

@@ -389,6 +389,10 @@ void suite_run_gradients(struct suite *s)
         snprintf(name, sizeof name, "gradients/%s", cases[n].name);
         judged_case(s, &cases[n], name);
     }
+    for (size_t n = 0; n < gradient_few_count; n++) {
+        snprintf(name, sizeof name, "gradients/%s", gradient_few_cases[n].name);
+        judged_case(s, &gradient_few_cases[n], name);
+    }
     for (uint64_t seed = 1; seed <= FULL; seed++) random_case(s, seed, seed > QUICK);
     gradients_run_exact(s);
 }

@@ -70,5 +70,7 @@ const char *gradient_name(int which);
 /* gradient_build for a case of a list, where a length of -1 stands for none. 1: it is built. */
 int gradient_build_case(struct suite_check *check, struct gradient_built *w, const struct gradient_case *g);
 void gradients_run_exact(struct suite *s); /* a part of the section */
+extern const struct gradient_case gradient_few_cases[];
+extern const size_t gradient_few_count;
 
 #endif
