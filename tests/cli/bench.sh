@@ -84,7 +84,7 @@ done
 cases 26 --suite seeds --dtype f16 --backward --unordered
 same 'bench --suite seeds --backward' "$(grep -c ' backward$' stdout)" 26
 cases 26 --suite seeds --dtype f16 --causal
-cases 10 --suite train --dtype f16 --unordered
+cases 12 --suite train --dtype f16 --unordered
 cases 10 --suite prefill --dtype f16
 cases 10 --suite prefill --dtype f16 --backward
 good 'bench --list --json' bench --list --json --backward --shape 1,2,1,3,5,4,2 --causal
