@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Backward of few rows, those that forward_few serves (the formulas are in backward_vector.h): all rows are one block, so a
  * key's gradients are complete at once, and nothing is packed.
- *     S and dP: forward_few's dot products, K and V straight from the caller's memory, S with the forward's bits
+ *     S and dP: forward_few's dot products, S with the forward's bits; quantised V is widened, so that dP is summed as D is
  *     dQ = dS K: forward_few's sums of values, over all tiles of a step in scratch
  *     dV = (Z P)' dO, dK = dS' Q: registers, then the caller's rows, past the caches where these would not hold them
  * Meanwhile K and V of the next tile are fetched, so that memory reads and writes at once.
@@ -56,7 +56,7 @@ static void widen_block_row(const attn_cpu_block *w, const attn_view *view, int6
     widen_row(view, w->seq.q_batch, attn_block_head(w, r), w->seq.q_row + attn_block_query(w, r), n, x);
 }
 
-/* D in the order in which few_scores sums dP: a row that sees one key has dP = D. */
+/* D in the order in which few_scores sums dP of floats: a row that sees one key has dP = D. */
 static void few_deltas(const attn_cpu_block *w, void *memory, float *delta)
 {
     const attn_job *job = w->job;
@@ -108,7 +108,8 @@ static void few_gradients(const attn_cpu_block *w, void *memory, const float *ls
         find_few(w, &job->v, &c, values);
         take_few(w, &job->k, job->head_dim, t.d, 1, &c, keys, t.k, &rows);
         few_scores(w, &scores, &c, &rows, job->scale, (prefetch){values, 0, v_bytes});
-        take_few(w, &job->v, job->head_dim_v, t.dv_size, 1, &c, values, t.v, &rows);
+        if (is_float_type(job->v.dtype)) take_few(w, &job->v, job->head_dim_v, t.dv_size, 1, &c, values, t.v, &rows);
+        else widen_few(w, &job->v, job->head_dim_v, t.dv_size, &c, t.v, &rows);
         few_scores(w, &products, &c, &rows, 1.0f, (prefetch){values, 0, 0});
         for (int r = 0; r < w->rows; r++)
             row_gradients(w, r, &c, scores.s + r * STEP, products.s + r * STEP, lse[r], rest[r],

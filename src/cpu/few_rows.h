@@ -102,6 +102,18 @@ static int take_codes(const attn_cpu_block *w, const attn_view *view, int64_t n,
     return 1;
 }
 
+/* The rows of a step as floats. */
+static void widen_few(const attn_cpu_block *w, const attn_view *view, int64_t n, int64_t padded, const columns *c,
+                      float *room, few_rows *rows)
+{
+    rows->type = ATTN_F32;
+    rows->factors = 0;
+    for (int j = c->c0; j < c->c1; j++) widen_key(w, view, c->key + j, n, room + j * padded);
+    for (int j = c->a0; j < c->a1; j++)
+        rows->made[j] = (const char *)(room + (j < c->c0 ? c->c0 : j < c->c1 ? j : c->c1 - 1) * padded);
+    rows->row = rows->made;
+}
+
 /* The rows of a step, from where find_few found them. */
 static void take_few(const attn_cpu_block *w, const attn_view *view, int64_t n, int64_t padded, int are_keys,
                      const columns *c, const char *const *found, float *room, few_rows *rows)
@@ -110,12 +122,7 @@ static void take_few(const attn_cpu_block *w, const attn_view *view, int64_t n, 
     rows->factors = 0;
     rows->row = found;
     if (n % W == 0 && (is_float_type(view->dtype) || take_codes(w, view, n, are_keys, c, room, rows))) return;
-    rows->type = ATTN_F32;
-    rows->factors = 0;
-    for (int j = c->c0; j < c->c1; j++) widen_key(w, view, c->key + j, n, room + j * padded);
-    for (int j = c->a0; j < c->a1; j++)
-        rows->made[j] = (const char *)(room + (j < c->c0 ? c->c0 : j < c->c1 ? j : c->c1 - 1) * padded);
-    rows->row = rows->made;
+    widen_few(w, view, n, padded, c, room, rows);
 }
 
 #endif
