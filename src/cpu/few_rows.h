@@ -56,13 +56,14 @@ static void find_row_factors(const attn_cpu_block *w, const attn_view *view, con
     }
 }
 
-/* An infinite factor of a sum is not that of its terms, and E4M3's may have become so. */
-static int is_finite(const columns *c, const few_rows *rows)
+/* An infinite factor of a sum is not that of its terms, and E4M3's, or scale times a factor, may be infinite where no element is. */
+static int is_finite(const attn_cpu_block *w, const columns *c, const few_rows *rows)
 {
+    const float scale = fabsf(w->job->scale);
     vf most = vf_zero();
     for (int64_t b = 0; b < rows->factors; b++)
         for (int j = c->a0; j < c->a1; j += W) most = vf_max(vf_abs(vf_load(rows->factor + b * FEW_STEP + j)), most);
-    return vf_largest(most) < INFINITY;
+    return vf_largest(most) * (scale > 1.0f ? scale : 1.0f) < INFINITY;
 }
 
 /* Rows whose codes no loop takes become others in `room`, once a step: values of Q4_0 become Q8_0, 8 bits of floating
@@ -97,7 +98,7 @@ static int take_codes(const attn_cpu_block *w, const attn_view *view, int64_t n,
     else if (type == ATTN_Q8_0) take_blocks(ATTN_Q8_0, 0, c, rows);
     else if (are_keys) take_blocks(ATTN_Q4_0, 1, c, rows);
     else take_blocks(ATTN_Q4_0, 0, c, rows);
-    if (!is_finite(c, rows) || (is_f8 && n % 16 != 0)) return 0;
+    if (!is_finite(w, c, rows) || (is_f8 && n % 16 != 0)) return 0;
     if (is_f8 || (type == ATTN_Q4_0 && !are_keys)) return change_codes(type, n, c, rows->panel, rows);
     return 1;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * bf16 over the range of float32: what a kernel that computes in a narrower format may get wrong. Very large and very small
  * tensors, keys and values that grow in the middle of a sequence, rows whose largest weight falls on a value of zero,
- * infinite values. The same of few f16 queries over quantised keys and values, whose scales say more than a half holds. */
+ * infinite values. The same of few queries, as a rule f16, over quantised keys and values, whose scales say more than a half holds. */
 #include "suite_case.h"
 
 #include <math.h>
@@ -186,6 +186,7 @@ static const struct range ranges[] = {
      .edit = one_block_of_a_key_grows,
      .all_see_all = 1,
      .stored = ATTN_Q8_0},
+    {.name = "i8-q-1e-37-k-1e37-scale-3e3", .q = 1e-37f, .k = 1e37f, .v = 1, .scale = 3e3f, .stored = ATTN_I8},
     {.name = "q4_0-values-grow", .q = 1, .k = 1, .v = 0.1f, .edit = values_grow, .stored = ATTN_Q4_0},
     {.name = "e4m3-nan-value", .q = 1, .k = 1, .v = 1, .edit = nan_value, .all_see_all = 1, .stored = ATTN_F8_E4M3},
     {.name = "e5m2-nan-value", .q = 1, .k = 1, .v = 1, .edit = nan_value, .all_see_all = 1, .stored = ATTN_F8_E5M2},
@@ -204,7 +205,9 @@ static struct suite_case case_of(const struct range *r)
                            .sk = KEYS,
                            .d = COLUMNS,
                            .mask = r->all_see_all ? 0 : ATTN_CAUSAL};
-    if (r->stored) c.q_type = ATTN_F16, c.k_type = c.v_type = r->stored, c.out_type = ATTN_F32, c.sq = 3;
+    if (r->stored)
+        c.q_type = r->q < 1e-7f ? ATTN_BF16 : ATTN_F16, c.k_type = c.v_type = r->stored, c.out_type = ATTN_F32,
+        c.sq = 3;
     c.fill_q.amount = r->q, c.fill_k.amount = r->k, c.fill_v.amount = r->v;
     if (r->q == 0) c.fill_q.kind = FILL_CONSTANT, c.fill_q.amount = 1;
     c.scale = r->scale, c.softcap = r->softcap, c.num_splits = r->splits, c.layout = r->layout;
