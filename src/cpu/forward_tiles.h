@@ -96,7 +96,7 @@ static int ahead_rows(const attn_cpu_block *w, const attn_view *view, int64_t n,
 static void plan_ahead(const attn_cpu_block *w, int64_t key, int64_t end, int step, int64_t step_tiles, ahead *a)
 {
     const attn_job *job = w->job;
-    a->keys = a->count = a->row = 0;
+    a->keys = a->count = a->lines = a->row = 0;
     a->bytes[0] = a->bytes[1] = a->at = 0;
     if (key >= end) return;
     columns c = columns_of(w, 0, w->rows, key, step);
