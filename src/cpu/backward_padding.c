@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Gradients of rows that nothing adds to: padding, and rows or keys that see nothing. */
+ * Gradients that nothing is added to: of padding, of rows that see no key, of keys that no row sees. */
 #include "backward.h"
 
 void attn_cpu_clear_row(const attn_job *job, const attn_view *t, int64_t batch, int64_t h, int64_t row, int64_t n)

@@ -9,7 +9,8 @@
 
 #include "few_rows.h"
 
-/* Vectors of columns, or of keys, whose sums with `rows` rows are in registers: 8 and 16 sums, as few as cover latencies. */
+/* Vectors of columns, or of keys, whose sums with `rows` rows are in registers: W sums, 8 of a row alone, as few as cover
+ * latencies. */
 ALWAYS_INLINE int vectors_of(int rows) { return rows == 4 ? W / 4 : rows == 2 ? W / 2 : 8; }
 
 /* Scores of `rows` rows against W / rows keys: dot products along D. */
@@ -114,7 +115,7 @@ ALWAYS_INLINE void scale_weights(int rows, const columns *c, const float *p, con
     }
 }
 
-/* P of `rows` rows for each block of V. */
+/* Columns at a time for which P is scaled by the factors of V's blocks, and floats of P for a block. */
 enum { CHUNK = 8 * W, SCALED = SHARE * FEW_STEP };
 
 /* O of `rows` rows and `vectors` vectors of columns from d on, which lie `at` bytes behind the beginning of a row. p: of a

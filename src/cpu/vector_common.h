@@ -16,7 +16,7 @@ VECTOR vf vf_fms(vf a, vf b, vf c) { return PS(fmsub)(a, b, c); }
 /* b where one of them is NaN */
 VECTOR vf vf_max(vf a, vf b) { return PS(max)(a, b); }
 
-/* Codes as others: the same at all levels, which have AVX2. */
+/* Codes made into others: the same at all levels, which have AVX2. */
 
 /* The nibbles of a block of Q4_0, less 8, as bytes. */
 VECTOR __m256i load_nibbles_as_bytes(const char *p)
