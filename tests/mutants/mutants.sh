@@ -9,7 +9,7 @@
 # validation and the reference stay right. A mistake that reaches nothing but instruction set levels is tried on
 # each of these by itself, as NAME@LEVEL, and must be noticed there; levels that this processor lacks are skipped.
 # Environment:
-#   EVERY               8: of the whole list every eighth one only, and says so
+#   EVERY               16: of the whole list every sixteenth one only, and says so
 #   ATTN_CHECK          another command; it must print attn_build_info(), and gets all levels in one library
 #   ATTN_CHECK_SECONDS  how long it may take
 #   CC, JOBS            compiler; mutants at a time
