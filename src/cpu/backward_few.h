@@ -28,23 +28,16 @@ typedef struct back_few {
 static int64_t back_few_floats(const attn_job *job, back_few *t, float *base)
 {
     const int64_t d = attn_round_up(job->head_dim, W), dv = attn_round_up(job->head_dim_v, W);
-    const struct {
-        float **part;
-        int64_t size;
-    } parts[] = {{&t->q, FEW_ROWS * d},
-                 {&t->dout, FEW_ROWS * dv},
-                 {&t->s, FEW_ROWS * STEP},
-                 {&t->dp, FEW_ROWS * STEP},
-                 {&t->dq, FEW_ROWS * d},
-                 {&t->dk, (FEW_KEYS + 1) * d},
-                 {&t->dv, (FEW_KEYS + 1) * dv},
-                 {&t->k, few_floats(&job->k, job->head_dim, FEW_STEP)},
-                 {&t->v, attn_max(dv, few_floats(&job->v, job->head_dim_v, FEW_STEP))}};
     int64_t floats = 0;
-    for (size_t n = 0; n < sizeof parts / sizeof *parts; n++) {
-        if (base) *parts[n].part = base + floats;
-        floats += attn_round_up(parts[n].size, 16); /* 64 bytes */
-    }
+    t->q = place(base, &floats, FEW_ROWS * d);
+    t->dout = place(base, &floats, FEW_ROWS * dv);
+    t->s = place(base, &floats, FEW_ROWS * STEP);
+    t->dp = place(base, &floats, FEW_ROWS * STEP);
+    t->dq = place(base, &floats, FEW_ROWS * d);
+    t->dk = place(base, &floats, (FEW_KEYS + 1) * d);
+    t->dv = place(base, &floats, (FEW_KEYS + 1) * dv);
+    t->k = place(base, &floats, few_floats(&job->k, job->head_dim, FEW_STEP));
+    t->v = place(base, &floats, attn_max(dv, few_floats(&job->v, job->head_dim_v, FEW_STEP)));
     t->d = d;
     t->dv_size = dv;
     return floats;

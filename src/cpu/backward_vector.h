@@ -44,20 +44,18 @@ typedef struct back_scratch {
 static int64_t back_floats(const attn_job *job, back_scratch *t, float *base)
 {
     const int64_t d = attn_round_up(job->head_dim, W), dv = attn_round_up(job->head_dim_v, W);
-    const struct {
-        float **part;
-        int64_t size;
-    } parts[] = {{&t->kt, KEYS * d},        {&t->vt, KEYS * dv},
-                 {&t->k, KEYS * d},         {&t->dk, KEYS * d},
-                 {&t->dv, KEYS * dv},       {&t->q, ROWS * d},
-                 {&t->dout, ROWS * dv},     {&t->s, ROWS * S_STRIDE},
-                 {&t->dp, ROWS * S_STRIDE}, {&t->row, W * attn_max(d, dv)},
-                 {&t->panel, 2 * W * dv}};
     int64_t floats = 0;
-    for (size_t n = 0; n < sizeof parts / sizeof *parts; n++) {
-        if (base) *parts[n].part = base + floats;
-        floats += attn_round_up(parts[n].size, 16); /* 64 bytes */
-    }
+    t->kt = place(base, &floats, KEYS * d);
+    t->vt = place(base, &floats, KEYS * dv);
+    t->k = place(base, &floats, KEYS * d);
+    t->dk = place(base, &floats, KEYS * d);
+    t->dv = place(base, &floats, KEYS * dv);
+    t->q = place(base, &floats, ROWS * d);
+    t->dout = place(base, &floats, ROWS * dv);
+    t->s = place(base, &floats, ROWS * S_STRIDE);
+    t->dp = place(base, &floats, ROWS * S_STRIDE);
+    t->row = place(base, &floats, W * attn_max(d, dv));
+    t->panel = place(base, &floats, 2 * W * dv);
     t->d = d;
     t->dv_size = dv;
     return floats;

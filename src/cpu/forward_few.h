@@ -251,6 +251,9 @@ ALWAYS_INLINE void few_values_of(int32_t type, const attn_cpu_block *w, const sc
     }
 }
 
+/* The types of few_rows. */
+#define EACH_FEW_TYPE(X) X(F32) X(F16) X(BF16) X(I8) X(Q8_0)
+
 /* A function a type, whose loops have all the registers. */
 #define FEW_TYPE(name)                                                                                                 \
   static __attribute__((noinline)) void few_scores_##name(const attn_cpu_block *w, const scratch *t, const columns *c, \
@@ -264,22 +267,17 @@ ALWAYS_INLINE void few_values_of(int32_t type, const attn_cpu_block *w, const sc
   {                                                                                                                    \
     few_values_of(ATTN_##name, w, t, c, values, shrink, next);                                                         \
   }
-FEW_TYPE(F32)
-FEW_TYPE(F16)
-FEW_TYPE(BF16)
-FEW_TYPE(I8)
-FEW_TYPE(Q8_0)
+EACH_FEW_TYPE(FEW_TYPE)
 #undef FEW_TYPE
 
 static void few_scores(const attn_cpu_block *w, const scratch *t, const columns *c, const few_rows *keys, float scale,
                        prefetch next)
 {
     switch (keys->type) {
-    case ATTN_F32: few_scores_F32(w, t, c, keys, scale, next); break;
-    case ATTN_F16: few_scores_F16(w, t, c, keys, scale, next); break;
-    case ATTN_BF16: few_scores_BF16(w, t, c, keys, scale, next); break;
-    case ATTN_I8: few_scores_I8(w, t, c, keys, scale, next); break;
-    default: few_scores_Q8_0(w, t, c, keys, scale, next);
+#define CASE(name) \
+case ATTN_##name: few_scores_##name(w, t, c, keys, scale, next); break;
+        EACH_FEW_TYPE(CASE)
+#undef CASE
     }
 }
 
@@ -287,11 +285,10 @@ static void few_values(const attn_cpu_block *w, const scratch *t, const columns 
                        const float *shrink, const prefetch *next)
 {
     switch (values->type) {
-    case ATTN_F32: few_values_F32(w, t, c, values, shrink, next); break;
-    case ATTN_F16: few_values_F16(w, t, c, values, shrink, next); break;
-    case ATTN_BF16: few_values_BF16(w, t, c, values, shrink, next); break;
-    case ATTN_I8: few_values_I8(w, t, c, values, shrink, next); break;
-    default: few_values_Q8_0(w, t, c, values, shrink, next);
+#define CASE(name) \
+case ATTN_##name: few_values_##name(w, t, c, values, shrink, next); break;
+        EACH_FEW_TYPE(CASE)
+#undef CASE
     }
 }
 
